@@ -5,6 +5,7 @@
 
 mod audit;
 mod doctor;
+mod events;
 mod failures;
 mod forecast;
 mod garbage;
@@ -30,7 +31,8 @@ use lisa_service::config::Config;
 use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::{Problem, ProblemCode, Reads};
-use tokio::sync::Notify;
+use lisa_service::shutdown::Shutdown;
+use tokio::sync::{Notify, Semaphore};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -57,6 +59,14 @@ pub(crate) struct Api {
     pub(crate) examinations: Arc<Examinations>,
     /// The limits on receiving a request body.
     pub(crate) bodies: BodyLimits,
+    /// Held by requests that wait for events.
+    pub(crate) event_slots: Arc<Semaphore>,
+    pub(crate) shutdown: Shutdown,
+}
+
+/// Returns the slots of the requests that may wait for events at a time.
+pub(crate) fn event_slots() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(events::MOST_WAITING))
 }
 
 /// Returns the routes, each behind the scope it requires, and their OpenAPI description.
@@ -84,6 +94,10 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
         .routes(routes!(garbage_jobs::list))
         .route_layer(from_fn_with_state(reads.clone(), Reads::bound))
         .route_layer(tokens.require(Scope::Read));
+    // They wait, so they have a limit of their own.
+    let events = OpenApiRouter::new()
+        .routes(routes!(events::list))
+        .route_layer(tokens.require(Scope::Read));
     let operate = OpenApiRouter::new()
         .routes(routes!(topics::pause))
         .routes(routes!(topics::resume))
@@ -103,6 +117,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
     OpenApiRouter::with_openapi(describe())
         .merge(statistics)
         .merge(read)
+        .merge(events)
         .merge(operate)
         .with_state(api)
         .split_for_parts()

@@ -165,7 +165,7 @@ impl Cli {
                 commands::stats::snapshot(&relay, output).await
             }
             Verb::Stats(_) => commands::stats::stats(&relay, output).await,
-            Verb::Tail(args) => commands::tail::tail(relay.broker("tail")?, &args).await,
+            Verb::Tail(args) => commands::tail::tail(&relay, &args).await,
             Verb::Audit(args) => commands::audit::audit(&relay, &args, output).await,
             Verb::Topics {
                 verb: None | Some(TopicsVerb::List),

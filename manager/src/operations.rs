@@ -4,6 +4,7 @@ pub(crate) mod audit;
 pub(crate) mod choose_group;
 pub(crate) mod doctor;
 pub(crate) mod error_groups;
+pub(crate) mod events;
 pub(crate) mod forecast;
 pub(crate) mod garbage;
 pub(crate) mod garbage_filter;

@@ -282,6 +282,7 @@ fn record_all(metrics: &Metrics) {
     metrics.topic_oldest_due_age(t, g, s);
     metrics.topic_oldest_ready_age(t, g, s);
     metrics.conservation_error(t, 1);
+    metrics.missing_records(t, 1);
     metrics.doctor_findings(t, "orphan", 1);
     metrics.clock_skew(1.0);
     metrics.redis_up(true);

@@ -1,6 +1,7 @@
 //! The consumer's library on a real Redis: every outcome, leases, suspects, shutdown, and faults of Redis. The tests
 //! act as the manager.
 
+mod answers;
 mod binary;
 mod blocking;
 mod callbacks;

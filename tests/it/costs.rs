@@ -9,7 +9,7 @@ mod rest;
 
 use futures_util::future::join_all;
 use ledger::Ledger;
-use lisa_core::broker::{MAX_SEND_BATCH, Settlement, Verdict};
+use lisa_core::broker::{Examination, MAX_SEND_BATCH, Settlement, Verdict};
 use lisa_core::message::{NewId, PreparedMessage};
 use lisa_core::redis::Extra;
 use lisa_core::time::When;
@@ -245,6 +245,25 @@ async fn no_call_of_full_size_takes_two_milliseconds() {
     }
     assert_eq!(slow, Some(BTreeSet::new()), "slow in every round");
     relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn an_examination_looks_at_few_messages_in_one_call() {
+    let server = Server::start();
+    let (relay, ledger) = (warm(&server).await, Ledger::open(&server).await);
+    for _ in 0..10 {
+        relay.send(&fresh(BATCH, 100, ms(10))).await;
+    }
+    ledger.page().await;
+    let how = Examination {
+        rest: 0,
+        ..Examination::of(relay.topic(), false)
+    };
+    let checkup = relay.broker().examine(relay.topic(), how).await.unwrap();
+    assert_eq!(checkup.messages, 10 * BATCH as u64);
+    let page = ledger.page().await;
+    let each = page.inside() / page.requests["EVALSHA"];
+    assert!(each <= 70, "{each} commands a call: {page}");
 }
 
 #[tokio::test]

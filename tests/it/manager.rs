@@ -7,6 +7,7 @@ mod cli_url;
 mod damage;
 mod dashboard;
 mod doctor;
+mod events;
 mod garbage_jobs;
 mod groups;
 mod health;

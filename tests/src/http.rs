@@ -72,6 +72,11 @@ impl Api {
         }
     }
 
+    /// The host and port of the listener.
+    pub fn address(&self) -> &str {
+        self.base.trim_start_matches("http://")
+    }
+
     /// Sends this bearer token with each request.
     pub fn token(mut self, token: &str) -> Self {
         self.token = Some(token.to_owned());

@@ -3,13 +3,14 @@
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State as With};
+use lisa_core::fields;
+use lisa_core::fields::Reader;
 use lisa_core::message::MessageId;
-use lisa_service::http::Problem;
-use lisa_service::http::body::read_json;
-use serde::Deserialize;
+use lisa_service::http::body::read_limited;
+use lisa_service::http::{Problem, read_fields};
 use utoipa::ToSchema;
 
-use super::{Api, invalid, problem};
+use super::{Api, problem};
 use crate::operations::audit::{self, Action};
 use crate::operations::error_groups::{self, ErrorGroups};
 use crate::operations::garbage::{self, Selection, Swept, Verb};
@@ -18,9 +19,10 @@ use crate::operations::garbage::{self, Selection, Swept, Verb};
 const MAX_BODY: usize = 1024 * 1024;
 
 /// The messages in garbage to handle: either `ids` or `all`.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = GarbageSelection)]
+#[expect(dead_code, reason = "only describes the body")]
 pub(super) struct Wanted {
     /// The ids of the messages.
     #[serde(default)]
@@ -31,6 +33,26 @@ pub(super) struct Wanted {
     /// Counts the messages, and changes nothing.
     #[serde(default)]
     dry_run: bool,
+}
+
+fields! {
+    /// The fields of a [`Wanted`].
+    #[derive(Clone, Debug)]
+    struct WantedFields, check = either {
+        /// The ids of the messages.
+        ids: Vec<MessageId> = Vec::new();
+        /// Selects all messages that are in garbage now.
+        all: bool = false;
+        /// Counts the messages, and changes nothing.
+        dry_run: bool = false;
+    }
+}
+
+fn either(wanted: &WantedFields, from: &mut impl Reader) {
+    if wanted.ids.is_empty() != wanted.all {
+        let why = "set either ids or \"all\": true".to_owned();
+        from.problem("ids", serde_json::Value::Null, why);
+    }
 }
 
 /// Requeues messages from garbage (dead letters): delivers them again, with their attempts reset.
@@ -81,13 +103,11 @@ async fn sweep(
 ) -> Result<Json<Swept>, Problem> {
     let topic = api.topic(topic).await?;
     let group = Api::group(&topic, group)?;
-    let wanted: Wanted = read_json(body, MAX_BODY, &api.bodies).await?;
-    let selection = match (wanted.ids.is_empty(), wanted.all) {
-        (false, false) => Selection::Ids(wanted.ids),
-        (true, true) => Selection::All,
-        _ => {
-            return Err(invalid("ids", &"set either ids or \"all\": true"));
-        }
+    let body = read_limited(body, MAX_BODY, &api.bodies).await?;
+    let wanted: WantedFields = read_fields(&body)?;
+    let selection = match wanted.all {
+        true => Selection::All,
+        false => Selection::Ids(wanted.ids),
     };
     let sweep = garbage::sweep(&api.broker, &topic, group, verb, &selection, wanted.dry_run);
     let swept = if wanted.dry_run {

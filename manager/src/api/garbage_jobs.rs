@@ -5,24 +5,27 @@ use axum::body::Body;
 use axum::extract::{Path, State as With};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use lisa_service::http::body::read_json;
-use lisa_service::http::{Problem, ProblemCode};
-use serde::{Deserialize, Serialize};
+use lisa_core::fields;
+use lisa_core::fields::Reader;
+use lisa_service::http::body::read_limited;
+use lisa_service::http::{Problem, ProblemCode, read_fields};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Api, invalid, problem};
 use crate::operations::audit::Action;
-use crate::operations::garbage::Verb;
-use crate::operations::garbage_filter::Filter;
+use crate::operations::garbage::{UnknownVerb, Verb};
+use crate::operations::garbage_filter::{Filter, InvalidFilter};
 use crate::operations::garbage_jobs::{self, Counted, GarbageJob, JobError, MAX_RATE, NewJob};
 
 /// The largest request body in bytes.
 const MAX_BODY: usize = 4096;
 
 /// A garbage job to start. Without conditions, it takes all messages that are in garbage now.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = NewGarbageJob)]
+#[expect(dead_code, reason = "only describes the body")]
 pub(super) struct Wanted {
     /// `requeue` or `purge`.
     verb: String,
@@ -43,6 +46,46 @@ pub(super) struct Wanted {
     /// Counts the matching messages, and starts nothing.
     #[serde(default)]
     dry_run: bool,
+}
+
+fields! {
+    /// The fields of a [`Wanted`].
+    #[derive(Clone, Debug)]
+    struct WantedFields, check = sound {
+        /// The verb.
+        verb: Option<Verb> = None;
+        /// Text in the last error.
+        error: Option<String> = None;
+        /// The reason.
+        reason: Option<String> = None;
+        /// The earliest time at which they moved to garbage.
+        from: Option<String> = None;
+        /// The end of these times.
+        to: Option<String> = None;
+        /// The maximum number of messages to take.
+        max: Option<u64> = None, in 1..=u64::MAX;
+        /// The maximum number of messages to take per second.
+        rate: Option<u32> = None, in 1..=MAX_RATE;
+        /// Counts the matching messages, and starts nothing.
+        dry_run: bool = false;
+    }
+}
+
+fn sound(wanted: &WantedFields, from: &mut impl Reader) {
+    if let Err(InvalidFilter { field, error }) = wanted.filter().check() {
+        from.problem(field, serde_json::Value::Null, error);
+    }
+}
+
+impl WantedFields {
+    fn filter(&self) -> Filter {
+        Filter {
+            error: self.error.clone(),
+            reason: self.reason.clone(),
+            from: self.from.clone(),
+            to: self.to.clone(),
+        }
+    }
 }
 
 /// The garbage jobs, the newest first.
@@ -66,35 +109,15 @@ pub(super) async fn start(
 ) -> Result<Response, Problem> {
     let topic = api.topic(&topic).await?;
     let group = Api::group(&topic, &group)?;
-    let wanted: Wanted = read_json(body, MAX_BODY, &api.bodies).await?;
-    let verb = match wanted.verb.as_str() {
-        "requeue" => Verb::Requeue,
-        "purge" => Verb::Purge,
-        _ => return Err(invalid("verb", &"allowed are requeue and purge")),
-    };
-    if wanted.max == Some(0) {
-        return Err(invalid("max", &"must be at least 1"));
-    }
-    if wanted
-        .rate
-        .is_some_and(|rate| !(1..=MAX_RATE).contains(&rate))
-    {
-        return Err(invalid("rate", &format!("allowed is 1 to {MAX_RATE}")));
-    }
+    let body = read_limited(body, MAX_BODY, &api.bodies).await?;
+    let wanted: WantedFields = read_fields(&body)?;
+    let verb = wanted.verb.ok_or_else(|| invalid("verb", &UnknownVerb))?;
     let new = NewJob {
         verb,
-        filter: Filter {
-            error: wanted.error,
-            reason: wanted.reason,
-            from: wanted.from,
-            to: wanted.to,
-        },
+        filter: wanted.filter(),
         max: wanted.max,
         rate: wanted.rate,
     };
-    if let Err(error) = new.filter.check() {
-        return Err(invalid(error.field, &error.error));
-    }
     if wanted.dry_run {
         let counted = garbage_jobs::count(&api.broker, &topic, group, &new.filter).await;
         return Ok(Json(counted.map_err(refused)?).into_response());

@@ -74,9 +74,9 @@ pub(crate) enum Verb {
     Top(TopArgs),
     /// Check for late messages, garbage (dead letters), damage and missing managers
     ///
-    /// Prints one line. Exit codes, as for Nagios: 0 ok, 1 warning, 2 critical, 3 unknown. Unaccounted messages, a damaged
-    /// topic and the lack of a manager are critical. The result is unknown if something cannot be read, for example because
-    /// Redis is unavailable. Ages of paused topics and groups are not checked
+    /// Prints one line. Exit codes, as for Nagios: 0 ok, 1 warning, 2 critical, 3 unknown. Unaccounted messages, messages
+    /// without a record, a damaged topic and the lack of a manager are critical. The result is unknown if something cannot be
+    /// read, for example because Redis is unavailable. Ages of paused topics and groups are not checked
     Check(CheckArgs),
     /// List the registered topics with their settings, or change the number of shards of one
     Topics {

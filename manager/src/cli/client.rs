@@ -167,6 +167,12 @@ impl Call<'_> {
         self
     }
 
+    /// Waits longer for the response, which the manager delays by up to this time.
+    pub(crate) fn waits(mut self, wait: Duration) -> Self {
+        self.request = self.request.timeout(self.client.timeout + wait);
+        self
+    }
+
     /// Sends the request, and reads its response.
     ///
     /// # Errors

@@ -63,22 +63,22 @@ pub(crate) async fn topics(relay: &Relay, output: &Output) -> Result<(), CliErro
     let list = relay.topics().await?;
     let mut table = Rows::new([
         "TOPIC",
+        "TOPIC STATE",
         "GROUPS",
         "SHARDS",
         "LEASE",
         "MAX ATTEMPTS",
         "MAX DELAY",
-    ]);
+    ])
+    .marks(["TOPIC STATE"]);
     for topic in &list.topics {
         let settings = &topic.settings;
         let groups: Vec<_> = topic.groups.iter().map(Group::as_str).collect();
         table.add_row([
             topic.topic.to_string(),
+            if topic.resharding { "resharding" } else { "" }.to_owned(),
             groups.join(", "),
-            match topic.resharding {
-                true => format!("{} (resharding)", settings.shards),
-                false => settings.shards.to_string(),
-            },
+            settings.shards.to_string(),
             format_duration(settings.lease),
             settings.max_attempts.to_string(),
             format_duration(settings.max_delay),

@@ -33,6 +33,15 @@ pub enum CliError {
 }
 
 impl CliError {
+    /// Returns true if the same request may succeed later: a manager or its Redis is unavailable.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        match self {
+            Self::Start(error) => matches!(error, StartError::Unavailable(_)),
+            Self::Refused(refusal) => matches!(refusal.status, 502..=504),
+            _ => false,
+        }
+    }
+
     /// Returns the exit code of the process: that of a [`StartError`], 1 for a failure, 2 for wrong usage.
     #[must_use]
     pub fn exit_code(&self) -> u8 {

@@ -16,7 +16,7 @@ use super::cache::Reading;
 use super::form::Fields;
 use super::messages::table;
 use super::page::{Context, Failure, Page, Section};
-use super::parts::{Commands, confirm_link, empty, relative_text, staleness};
+use super::parts::{Commands, confirm_link, empty, missing_topics, relative_text, staleness};
 use super::text::{grouped, part, span, visible};
 use crate::operations::audit;
 use crate::operations::choose_group::choose;
@@ -42,8 +42,10 @@ pub(super) async fn all(
         .filter(|(_, group)| group.garbage > 0)
         .collect();
     rows.sort_by_key(|(_, group)| std::cmp::Reverse(group.garbage));
+    let missing = list.map(|counts| &counts.list.missing);
     let body = html! {
         (staleness("stale", &reading))
+        (missing_topics(&context, missing))
         div #garbage data-live {
             @if rows.is_empty() && list.is_some() {
                 (empty("No garbage", html! { p { "Messages that used up their attempts, were rejected, or expired are listed here (dead letters)." } }))
@@ -227,13 +229,8 @@ fn refused(error: JobError) -> Failure {
 }
 
 fn verb_of(verb: &str) -> Result<Verb, Failure> {
-    match verb {
-        "requeue" => Ok(Verb::Requeue),
-        "purge" => Ok(Verb::Purge),
-        _ => Err(Failure::not_found(format!(
-            "garbage has no action {verb:?}"
-        ))),
-    }
+    let unknown = |_| Failure::not_found(format!("garbage has no action {verb:?}"));
+    verb.parse().map_err(unknown)
 }
 
 pub(super) async fn ask(

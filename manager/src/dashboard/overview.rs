@@ -273,7 +273,6 @@ fn health(list: &StatsList, age: Duration) -> Markup {
         .iter()
         .map(|topic| topic.conservation_error + topic.missing_records())
         .sum();
-    let is_whole = list.missing.damaged.is_empty() && list.missing.unanswered.is_empty();
     let oldest = list
         .topics
         .iter()
@@ -284,7 +283,7 @@ fn health(list: &StatsList, age: Duration) -> Markup {
     html! {
         p {
             @if lost > 0 { (sign(Level::Bad)) span { (messages(lost)) " unaccounted for" } }
-            @else if !is_whole { (sign(Level::Warn)) span { "Some topics could not be read" } }
+            @else if !list.missing.is_empty() { (sign(Level::Warn)) span { "Some topics could not be read" } }
             @else { (sign(Level::Ok)) span { "All messages accounted for" } }
         }
         p {

@@ -9,7 +9,8 @@ use maud::{Markup, html};
 
 use super::cache::Reading;
 use super::page::Context;
-use super::text::{grouped, shell, span, visible, visible_lines};
+use super::text::{grouped, part, shell, span, visible, visible_lines};
+use crate::operations::topics::Missing;
 
 /// Returns a time of day in UTC, which the script replaces by the viewer's.
 pub(super) fn clock(at: UnixMs) -> Markup {
@@ -143,6 +144,20 @@ pub(super) fn staleness<T>(id: &str, reading: &Reading<T>) -> Markup {
             }
         } }
     } }
+}
+
+/// Names the topics that are missing from what is shown.
+pub(super) fn missing_topics(context: &Context, missing: Option<&Missing>) -> Markup {
+    let missing = missing.filter(|missing| !missing.is_empty());
+    html! { div #missing data-live { @if let Some(missing) = missing { ul.list aria-label="Topics that cannot be read" {
+        @for topic in &missing.damaged { li {
+            (sign(Level::Bad)) a href=(context.link(format!("/topics/{}/doctor", part(&topic.topic)))) { (visible(&topic.topic)) }
+            span { "cannot be read: " (visible(&topic.error)) }
+        } }
+        @for topic in &missing.unanswered { li {
+            (sign(Level::Warn)) a href=(context.link(format!("/topics/{topic}"))) { (topic) } span { "Redis did not answer for this topic" }
+        } }
+    } } } }
 }
 
 /// A button that posts, for an action that can be undone.

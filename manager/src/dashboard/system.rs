@@ -29,7 +29,6 @@ pub(super) async fn show(
         dashboard.read(garbage_jobs::list(dashboard.broker())),
         dashboard.read(audit::page(dashboard.broker(), None, AUDITED))
     );
-    let garbage = garbage.unwrap_or_default();
     let commands = Commands::default()
         .curl(&context, "List the jobs", "GET", "/v1/jobs", None)
         .cli(&context, "List the jobs", "lisa-manager", &["jobs"])
@@ -76,19 +75,22 @@ pub(super) async fn show(
                 } } }
             } } }
         }
-        @if !garbage.is_empty() { section aria-labelledby="garbage-jobs-title" { h2 #garbage-jobs-title { "Garbage jobs" }
-            div #garbage-jobs .table-box data-live { table.rows {
-                caption.hidden { "Garbage jobs" }
-                thead { tr { th scope="col" { "Began" } th scope="col" { "Job" } th scope="col" { "Group" } th scope="col" { "Error" } th.n scope="col" { "Done" } th scope="col" { "State" } th scope="col" { "Actions" } } }
-                tbody { @for job in garbage.iter().take(20) { tr {
-                    th scope="row" data-label="Began" { (relative_text(&job.began_at, context.now)) }
-                    td data-label="Job" { (job.verb) }
-                    td data-label="Group" { a href=(context.link(format!("/topics/{}/garbage?group={}", job.topic, job.group))) { (job.topic) "/" (job.group) } }
-                    td.error data-label="Error" { (visible(job.filter.error.as_deref().unwrap_or("any"))) }
-                    td.n data-label="Done" { (grouped(job.done)) " of " (grouped(job.expected)) }
-                    td data-label="State" { (job.state.as_str()) @if let Some(error) = &job.error { ": " (visible(error)) } }
-                    td.buttons data-label="Actions" { @if job.state.is_open() { (post_button(&context, Scope::Operate, "Stop", format!("/system/garbage-jobs/{}/stop", job.id))) } }
-                } } }
+        @if garbage.as_ref().map_or(true, |jobs| !jobs.is_empty()) { section aria-labelledby="garbage-jobs-title" { h2 #garbage-jobs-title { "Garbage jobs" }
+            div #garbage-jobs .table-box data-live { @match &garbage {
+                Ok(jobs) => { table.rows {
+                    caption.hidden { "Garbage jobs" }
+                    thead { tr { th scope="col" { "Began" } th scope="col" { "Job" } th scope="col" { "Group" } th scope="col" { "Error" } th.n scope="col" { "Done" } th scope="col" { "State" } th scope="col" { "Actions" } } }
+                    tbody { @for job in jobs.iter().take(20) { tr {
+                        th scope="row" data-label="Began" { (relative_text(&job.began_at, context.now)) }
+                        td data-label="Job" { (job.verb) }
+                        td data-label="Group" { a href=(context.link(format!("/topics/{}/garbage?group={}", job.topic, job.group))) { (job.topic) "/" (job.group) } }
+                        td.error data-label="Error" { (visible(job.filter.error.as_deref().unwrap_or("any"))) }
+                        td.n data-label="Done" { (grouped(job.done)) " of " (grouped(job.expected)) }
+                        td data-label="State" { (job.state.as_str()) @if let Some(error) = &job.error { ": " (visible(error)) } }
+                        td.buttons data-label="Actions" { @if job.state.is_open() { (post_button(&context, Scope::Operate, "Stop", format!("/system/garbage-jobs/{}/stop", job.id))) } }
+                    } } }
+                } }
+                Err(_) => { p.card.muted { "Redis did not answer: it is unknown whether garbage jobs are running." } }
             } }
         } }
         section aria-labelledby="audit-title" { h2 #audit-title { "Audit log" }

@@ -6,7 +6,7 @@ use maud::html;
 
 use super::Dashboard;
 use super::page::{Context, Page, Section};
-use super::parts::{Level, count, empty, relative_text, sign, staleness};
+use super::parts::{Level, count, empty, missing_topics, relative_text, sign, staleness};
 use super::text::{span, visible};
 use crate::operations::workers::list;
 
@@ -35,8 +35,10 @@ pub(super) async fn show(
         .iter()
         .filter(|group| group.consumers.is_empty())
         .collect();
+    let missing = reading.value.as_deref().map(|list| &list.missing);
     let body = html! {
         (staleness("stale", &reading))
+        (missing_topics(&context, missing))
         section aria-labelledby="processes-title" { h2 #processes-title { "Processes " span.badge { (workers.len()) } }
             div #processes .table-box data-live { table.rows {
                 caption.hidden { "Running processes" }

@@ -13,6 +13,12 @@ use lisa_service::supervise::panic_text;
 use super::{JobError, Tools};
 use crate::assignment::AssignedShard;
 
+/// The topics whose calls are under way at a time. Each makes several calls to Redis.
+const TOPICS_AT_ONCE: usize = 8;
+
+/// The names of servers, each with whether it is up.
+type Servers = BTreeSet<(String, bool)>;
+
 /// The failures of one run so far. A topic that fails, panics, or whose server does not answer is recorded and skipped.
 pub(crate) struct Round {
     job: &'static str,
@@ -44,7 +50,7 @@ impl Round {
         assigned: &AssignedShard,
         call: impl Future<Output = Result<T, BrokerError>>,
     ) -> Option<T> {
-        let servers = self.server(assigned).into_iter().collect();
+        let servers = server(&self.broker, assigned).into_iter().collect();
         self.pass_on(assigned.topic.name(), servers, call).await
     }
 
@@ -54,14 +60,37 @@ impl Round {
         &mut self,
         calls: impl IntoIterator<Item = (&'a AssignedShard, F)>,
     ) -> Vec<Option<T>> {
-        let mut calls = calls.into_iter();
+        let broker = self.broker.clone();
+        let calls = calls.into_iter().map(|(assigned, call)| {
+            let servers = server(&broker, assigned).into_iter().collect();
+            (assigned.topic.name(), servers, call)
+        });
+        self.in_batches(CONCURRENT_READS, calls).await
+    }
+
+    /// Runs calls for topics, some at a time, each like [`Round::of_topic`]. Returns their results in order.
+    pub(crate) async fn of_topics<'a, T, F: Future<Output = Result<T, BrokerError>>>(
+        &mut self,
+        calls: impl IntoIterator<Item = (&'a TopicHandle, F)>,
+    ) -> Vec<Option<T>> {
+        let broker = self.broker.clone();
+        let calls = calls.into_iter();
+        let calls = calls.map(|(topic, call)| (topic.name(), servers(&broker, topic), call));
+        self.in_batches(TOPICS_AT_ONCE, calls).await
+    }
+
+    /// Makes up to `most` calls at a time. The servers that a batch finds silent are not called by the next one.
+    async fn in_batches<'a, T, F: Future<Output = Result<T, BrokerError>>>(
+        &mut self,
+        most: usize,
+        mut calls: impl Iterator<Item = (&'a Topic, Servers, F)>,
+    ) -> Vec<Option<T>> {
         let mut results = Vec::new();
         loop {
             let mut batch = Vec::new();
-            for (assigned, call) in calls.by_ref().take(CONCURRENT_READS) {
-                let servers: BTreeSet<_> = self.server(assigned).into_iter().collect();
+            for (topic, servers, call) in calls.by_ref().take(most) {
                 let call = self.ask(&servers).then(|| caught(call));
-                batch.push((assigned.topic.name(), servers, call));
+                batch.push((topic, servers, call));
             }
             if batch.is_empty() {
                 return results;
@@ -85,14 +114,13 @@ impl Round {
         topic: &TopicHandle,
         call: impl Future<Output = Result<T, BrokerError>>,
     ) -> Option<T> {
-        let servers = self.servers(topic);
+        let servers = servers(&self.broker, topic);
         self.pass_on(topic.name(), servers, call).await
     }
 
     /// Returns whether a server of the topic does not answer.
     pub(crate) fn is_away(&self, topic: &TopicHandle) -> bool {
-        let servers = self.servers(topic);
-        servers
+        servers(&self.broker, topic)
             .iter()
             .any(|(server, is_up)| !is_up || self.silent.contains(server))
     }
@@ -107,20 +135,7 @@ impl Round {
         self.failure.map_or(Ok(report), Err)
     }
 
-    fn server(&self, assigned: &AssignedShard) -> Option<(String, bool)> {
-        let server = self.broker.server(&assigned.topic, assigned.shard).ok()?;
-        Some((server.name(), server.is_up()))
-    }
-
-    fn servers(&self, topic: &TopicHandle) -> BTreeSet<(String, bool)> {
-        let servers = topic.shards().filter_map(|shard| {
-            let server = self.broker.server(topic, shard).ok()?;
-            Some((server.name(), server.is_up()))
-        });
-        servers.collect()
-    }
-
-    fn ask(&mut self, servers: &BTreeSet<(String, bool)>) -> bool {
+    fn ask(&mut self, servers: &Servers) -> bool {
         let away = |(server, is_up): &&(String, bool)| !is_up || self.silent.contains(server);
         let Some((server, _)) = servers.iter().find(away) else {
             return true;
@@ -138,7 +153,7 @@ impl Round {
     async fn pass_on<T>(
         &mut self,
         topic: &Topic,
-        servers: BTreeSet<(String, bool)>,
+        servers: Servers,
         call: impl Future<Output = Result<T, BrokerError>>,
     ) -> Option<T> {
         if !self.ask(&servers) {
@@ -152,7 +167,7 @@ impl Round {
     fn judge<T>(
         &mut self,
         topic: &Topic,
-        servers: BTreeSet<(String, bool)>,
+        servers: Servers,
         result: std::thread::Result<Result<T, BrokerError>>,
     ) -> Option<T> {
         let error = match result {
@@ -179,6 +194,19 @@ impl Round {
         self.note(error);
         None
     }
+}
+
+fn server(broker: &Broker, assigned: &AssignedShard) -> Option<(String, bool)> {
+    let server = broker.server(&assigned.topic, assigned.shard).ok()?;
+    Some((server.name(), server.is_up()))
+}
+
+fn servers(broker: &Broker, topic: &TopicHandle) -> Servers {
+    let servers = topic.shards().filter_map(|shard| {
+        let server = broker.server(topic, shard).ok()?;
+        Some((server.name(), server.is_up()))
+    });
+    servers.collect()
 }
 
 /// Makes a call whose panic is its result.

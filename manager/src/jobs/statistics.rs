@@ -1,5 +1,5 @@
 //! Refreshes the metrics of each topic: messages by state and those that become due soon, event counts, paused and retiring
-//! groups, consumers, the age of due and ready messages (consumer lag), and the conservation error. Writes the same counts to
+//! groups, consumers, the age of due and ready messages (consumer lag), the conservation error and missing records. Writes the same counts to
 //! the snapshot of all topics, one call for up to 100 topics that have changed.
 //!
 //! Exactly one manager exports a topic: the one that holds its first shard. A topic without messages is not counted again
@@ -13,6 +13,7 @@ use lisa_core::broker::{
     Broker, BrokerError, Counts, GroupStats, IdleMark, Recheck, Sample, TopicHandle, TopicStats,
 };
 use lisa_core::fields::Size;
+use lisa_core::sync::Mutex as SyncMutex;
 use lisa_core::time::{UnixMs, millis};
 use lisa_core::topic::{Topic, TopicSettings};
 use lisa_service::config::HistoryConfig;
@@ -182,13 +183,18 @@ impl Statistics {
         }
         let (changed, handles): (Vec<_>, Vec<_>) = changed.into_iter().unzip();
         let marks = self.tools.broker.idle_marks(&handles).await;
-        let mut damaged = Vec::new();
-        for (assigned, mark) in changed.into_iter().zip(marks) {
-            let mut damage = None;
-            let counting = async {
-                let counted = self.tools.broker.stats_at(&assigned.topic).await;
-                let (stats, at) = counted.inspect_err(|error| damage = damage_of(error))?;
-                let due = self.due(&assigned.topic, &stats, at).await?;
+        let damages = SyncMutex::new(BTreeMap::<Topic, String>::new());
+        let calls = changed.iter().map(|assigned| {
+            let (assigned, damages, exported) = (*assigned, &damages, &exported);
+            let counting = async move {
+                let topic = &assigned.topic;
+                let counted = self.tools.broker.stats_at(topic).await;
+                let (stats, at) = counted.inspect_err(|error| {
+                    if let Some(damage) = damage_of(error) {
+                        damages.lock().insert(topic.name().clone(), damage);
+                    }
+                })?;
+                let due = self.due(topic, &stats, at).await?;
                 for ((within, _), due) in DUE_WITHIN.iter().zip(due) {
                     let topic = stats.topic.as_str();
                     self.tools.metrics.topic_due(topic, within, due);
@@ -198,12 +204,18 @@ impl Statistics {
                 log(&stats, exported.get(&stats.topic));
                 Ok((stats, at))
             };
-            let answer = round.of_topic(&assigned.topic, counting).await;
-            if let Some(damage) = damage {
-                let now = self.tools.broker.now_at(&assigned.topic, assigned.shard);
-                let packed = Counts::pack(Err(&damage), now);
-                damaged.push((assigned.topic.name().clone(), now, packed));
-            }
+            (&*assigned.topic, counting)
+        });
+        let calls: Vec<_> = calls.collect();
+        let answers = round.of_topics(calls).await;
+        let damages = std::mem::take(&mut *damages.lock());
+        let damaged = changed.iter().filter_map(|assigned| {
+            let name = assigned.topic.name();
+            let now = self.tools.broker.now_at(&assigned.topic, assigned.shard);
+            Some((name, now, Counts::pack(Err(damages.get(name)?), now)))
+        });
+        let damaged: Vec<_> = damaged.collect();
+        for ((assigned, mark), answer) in changed.iter().zip(marks).zip(answers) {
             let Some((stats, at)) = answer else {
                 if round.is_away(&assigned.topic)
                     && let Some(before) = exported.remove(assigned.topic.name())
@@ -232,7 +244,7 @@ impl Statistics {
             .iter()
             .map(|(topic, counted)| (topic, counted.found, counted.packed.as_str()));
         let damaged = damaged.iter();
-        let damaged = damaged.map(|(topic, at, packed)| (topic, *at, packed.as_str()));
+        let damaged = damaged.map(|(topic, at, packed)| (*topic, *at, packed.as_str()));
         let counts: Vec<_> = counts.chain(damaged).collect();
         let mut written = self.written.lock().await;
         let manager = self.tools.assignments.name();
@@ -345,6 +357,7 @@ fn export(metrics: &Metrics, stats: &TopicStats, settings: &TopicSettings) {
     metrics.topic_paused(topic, "", stats.paused);
     metrics.topic_oldest_due_age(topic, "", Duration::from_millis(stats.overdue_ms));
     metrics.conservation_error(topic, stats.conservation_error);
+    metrics.missing_records(topic, stats.missing_records());
     for event in EVENTS {
         let count = stats.counters.get(event).copied().unwrap_or(0);
         metrics.topic_events(topic, event, u64::try_from(count).unwrap_or(0));
@@ -384,7 +397,7 @@ fn forget(metrics: &Metrics, topic: &Topic, before: &Exported, now: Option<&Expo
         metrics.forget_tombstones(topic);
         metrics.forget_bytes(topic);
         metrics.topic_limits(topic, None, None);
-        metrics.forget_conservation_error(topic);
+        metrics.forget_losses(topic);
         for event in EVENTS {
             metrics.forget_events(topic, event);
         }

@@ -1,10 +1,13 @@
 //! Requeues and purges garbage (dead letters), for HTTP and the command line.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use lisa_core::broker::{Broker, BrokerError, TopicHandle};
 use lisa_core::message::MessageId;
 use lisa_core::state::State;
+use lisa_core::text_value;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::Group;
 use serde::{Deserialize, Serialize};
@@ -23,6 +26,29 @@ pub(crate) enum Verb {
     /// Remove it.
     Purge,
 }
+
+/// The text is no verb.
+#[derive(Debug, thiserror::Error)]
+#[error("allowed are requeue and purge")]
+pub(crate) struct UnknownVerb;
+
+impl FromStr for Verb {
+    type Err = UnknownVerb;
+
+    fn from_str(text: &str) -> Result<Self, UnknownVerb> {
+        let found = [Self::Requeue, Self::Purge].into_iter();
+        let mut found = found.filter(|verb| verb.as_str() == text);
+        found.next().ok_or(UnknownVerb)
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+text_value!(Verb, "verb", "requeue or purge";);
 
 impl Verb {
     pub(crate) const fn as_str(self) -> &'static str {

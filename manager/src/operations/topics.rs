@@ -90,6 +90,11 @@ pub(crate) struct Missing {
 }
 
 impl Missing {
+    /// Returns true if no topic is missing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.damaged.is_empty() && self.unanswered.is_empty()
+    }
+
     /// Returns one error text for each of them.
     pub(crate) fn sentences(&self) -> Vec<String> {
         let damaged = self.damaged.iter();

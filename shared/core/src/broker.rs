@@ -71,7 +71,7 @@ pub use reshard::migrate::{Migration, MigrationStep};
 pub use shards::{AllShards, unless_gone};
 pub use snapshot::{CountedTopic, Counts, Snapshot};
 pub use stats::{GroupStats, TopicStats};
-pub use tail::{Event, ShardTail, TailOptions, TailStart};
+pub use tail::{Event, EventCursor, ShardTail, TailOptions, TailStart};
 pub use topic_handle::TopicHandle;
 pub use workers::{
     GONE_AFTER, REPORT_EVERY, ShardsReport, SubscriptionReport, Worker, WorkerReport,

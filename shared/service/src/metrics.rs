@@ -112,6 +112,7 @@ struct Families {
     topic_oldest_due_age: SecondsGauges<Group>,
     topic_oldest_ready_age: SecondsGauges<Group>,
     conservation_error: Gauges<Topic>,
+    topic_missing_records: Gauges<Topic>,
     doctor_findings: Gauges<TopicCode>,
     clock_skew: Gauge<f64, AtomicU64>,
     redis_up: Gauge,
@@ -306,6 +307,11 @@ impl Metrics {
                 lisa,
                 "conservation_error",
                 "Number of messages that are unaccounted for; normally 0",
+            ),
+            topic_missing_records: gauges(
+                lisa,
+                "topic_missing_records",
+                "Number of messages whose record is missing, at least; normally 0",
             ),
             doctor_findings: gauges(
                 lisa,

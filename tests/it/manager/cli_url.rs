@@ -251,6 +251,39 @@ async fn each_verb_has_the_same_result_over_url() {
 }
 
 #[tokio::test]
+async fn a_tail_prints_the_same_events_over_url() {
+    let both = Both::start(false).await;
+    let orders = both.broker.topic(&"orders".parse().unwrap()).await.unwrap();
+    put_in_garbage(&both.broker, &orders, "g1").await;
+    let verb = ["tail", "orders", "--since", "10m"];
+    let redis = lisa_manager(&both.server, &verb).start();
+    let url = both.launch("reader", &verb).start();
+    let mut tails = [redis, url];
+    // The kept failure: both have begun.
+    let mut printed = [vec![], vec![]];
+    for (tail, lines) in tails.iter_mut().zip(&mut printed) {
+        lines.push(tail.next_line(SOON).await);
+    }
+    for id in ["m1", "m2"] {
+        send(&both.broker, &orders, message(id, ms(0))).await;
+    }
+    for (tail, lines) in tails.iter_mut().zip(&mut printed) {
+        // Of each message, in two groups.
+        for _ in 0..4 {
+            lines.push(tail.next_line(SOON).await);
+        }
+        lines[1..].sort();
+    }
+    let [redis, url] = printed;
+    assert_eq!(redis, url);
+    assert!(redis[0].contains(r#""event":"garbage""#), "{redis:?}");
+    let unknown = both.over_url(&["tail", "ordres"]).await;
+    assert_eq!(unknown.code, Some(1), "{unknown:?}");
+    assert!(unknown.stderr.contains("did you mean"), "{unknown:?}");
+    both.end().await;
+}
+
+#[tokio::test]
 async fn an_operator_changes_everything_over_url() {
     let both = Both::start(false).await;
     let orders = both.broker.topic(&"orders".parse().unwrap()).await.unwrap();

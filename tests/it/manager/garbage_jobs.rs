@@ -123,6 +123,14 @@ fn timeout_or_other(n: usize) -> String {
     }
 }
 
+/// Returns the fields that a problem names.
+fn named(problem: &Value) -> Vec<&str> {
+    let errors = problem["errors"].as_array().unwrap().iter();
+    errors
+        .map(|error| error["field"].as_str().unwrap())
+        .collect()
+}
+
 #[tokio::test]
 async fn a_job_takes_what_matches_and_was_in_garbage_when_it_began() {
     let server = Server::start();
@@ -170,15 +178,35 @@ async fn a_job_takes_what_matches_and_was_in_garbage_when_it_began() {
     let job = manager.start_job(expired).await;
     assert_eq!(manager.job(&job["id"], "done").await["done"], 0);
 
-    for wrong in [
-        json!({ "verb": "drop" }),
-        json!({ "verb": "purge", "error": "#" }),
-        json!({ "verb": "purge", "from": "today" }),
-        json!({ "verb": "purge", "max": 0 }),
-        json!({ "verb": "purge", "rate": 0 }),
-        json!({ "verb": "purge", "payload": "x" }),
+    for (wrong, fields) in [
+        (json!({}), &["verb"][..]),
+        (json!({ "verb": "drop" }), &["verb"]),
+        (json!({ "verb": "purge", "error": "#" }), &["error"]),
+        (json!({ "verb": "purge", "from": "today" }), &["from"]),
+        (json!({ "verb": "purge", "max": 0 }), &["max"]),
+        (json!({ "verb": "purge", "rate": 0 }), &["rate"]),
+        (json!({ "verb": "purge", "payload": "x" }), &["payload"]),
+        (
+            json!({ "verb": 5, "max": "many", "rate": -1, "dry_run": "yes" }),
+            &["verb", "max", "rate", "dry_run"],
+        ),
+        (json!([]), &["body"]),
     ] {
-        manager.post(jobs, wrong).await.expect(422);
+        let problem = manager.post(jobs, wrong).await.expect(422).json();
+        assert_eq!(named(&problem), fields, "{problem}");
+    }
+    let purge = "topics/orders/groups/default/garbage/purge";
+    for (wrong, fields) in [
+        (json!({}), &["ids"][..]),
+        (json!({ "ids": ["m"], "all": true }), &["ids"]),
+        (json!({ "ids": [5], "all": true }), &["ids"]),
+        (
+            json!({ "all": "yes", "dry": true, "ids": ["m"] }),
+            &["all", "dry"],
+        ),
+    ] {
+        let problem = manager.post(purge, wrong).await.expect(422).json();
+        assert_eq!(named(&problem), fields, "{problem}");
     }
     manager
         .post("garbage/jobs/nix/stop", Value::Null)

@@ -113,6 +113,10 @@ async fn the_command_line_pauses_drains_keeps_and_drops_a_group() {
         table.contains("general") && table.contains("b (paused)"),
         "{table}"
     );
+    let columns = "topic,topic_state,group,group_state";
+    let csv = run(&["stats", "--output", "csv", "--columns", columns]).await;
+    let expected = format!("{columns}\nt,,a,\nt,,b,paused\n");
+    assert_eq!(csv.stdout, expected);
     let page = run(&[
         "messages", "list", "t", "--state", "backlog", "--group", "b", "--limit", "5",
     ]);

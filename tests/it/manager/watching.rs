@@ -6,6 +6,7 @@ use lisa_core::broker::NO_MANAGER;
 use lisa_core::state::State;
 use lisa_tests::relay::{self, ms};
 use lisa_tests::{Binary, Server, eventually, free_port};
+use redis::cmd;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -66,6 +67,35 @@ async fn check_reports_the_worst_problem_as_an_exit_code() {
     assert_eq!(paused.code, Some(0), "a pause is intended: {paused:?}");
     let unknown = run(&["--topic", "odrers"]).await;
     assert_eq!(unknown.code, Some(3), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn a_deleted_record_of_a_waiting_message_is_critical_and_in_the_metrics() {
+    let server = Server::start();
+    let running = Running::start(&config(&server, "cli", &[("topics.orders.shards", "1")])).await;
+    let topic = running.topic("orders").await;
+    running.holds(1).await;
+    send(running.broker(), &topic, relay::message("m", ms(3_600_000))).await;
+    let metric = async || {
+        running.job("statistics").await;
+        let text = running.runtime.metrics.encode();
+        let line = |line: &&str| line.starts_with("lisa_topic_missing_records");
+        text.lines().find(line).map(str::to_owned)
+    };
+    let line = |count| {
+        Some(format!(
+            r#"lisa_topic_missing_records{{topic="orders"}} {count}"#
+        ))
+    };
+    assert_eq!(metric().await, line(0));
+    let key = "cli:v1:{orders:0}:payload";
+    let deleted: u32 = running.on_key(key, cmd("HDEL").arg(key).arg("m")).await;
+    assert_eq!(deleted, 1);
+    assert_eq!(metric().await, line(1));
+    let checked = lisa_manager(&server, &["check"]).run(PATIENCE).await;
+    let printed = (checked.code, checked.stdout.as_str());
+    let critical = "LISA CRITICAL: orders: 1 message without a record\n";
+    assert_eq!(printed, (Some(2), critical), "{checked:?}");
 }
 
 #[tokio::test]

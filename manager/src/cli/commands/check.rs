@@ -76,7 +76,7 @@ async fn read(relay: Result<Relay, CliError>, args: &CheckArgs) -> Result<StatsL
             .missing
             .unanswered
             .retain(|name| is_topic(name.as_str()));
-        if stats.topics.is_empty() && stats.missing.sentences().is_empty() {
+        if stats.topics.is_empty() && stats.missing.is_empty() {
             return Err(CliError::Failed(format!("topic {topic} is not registered")));
         }
     }
@@ -116,6 +116,13 @@ fn of_topic(stats: &TopicStats, args: &CheckArgs, add: &mut impl FnMut(Status, S
         add(
             Status::Critical,
             format!("{topic}: {messages} unaccounted for"),
+        );
+    }
+    if stats.missing_records() > 0 {
+        let messages = counted(stats.missing_records(), "message");
+        add(
+            Status::Critical,
+            format!("{topic}: {messages} without a record"),
         );
     }
     let mut age = |name: &str, age_ms: u64| {

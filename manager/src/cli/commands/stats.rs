@@ -40,8 +40,10 @@ pub(crate) async fn snapshot(relay: &Relay, output: &Output) -> Result<(), CliEr
 fn counts<'a>(topics: impl IntoIterator<Item = &'a TopicStats>) -> Rows {
     let mut table = Rows::new([
         "TOPIC",
+        "TOPIC STATE",
         "CLASS",
         "GROUP",
+        "GROUP STATE",
         "WAITING",
         "BACKLOG",
         "PARKED",
@@ -54,10 +56,13 @@ fn counts<'a>(topics: impl IntoIterator<Item = &'a TopicStats>) -> Rows {
         "OVERDUE",
         "UNACCOUNTED",
     ])
+    .marks(["TOPIC STATE", "GROUP STATE"])
     .ages(["OLDEST READY", "OVERDUE"]);
     for topic in topics {
-        let paused = if topic.paused { " (paused)" } else { "" };
-        let resharding = topic.migrating.map_or("", |_| " (resharding)");
+        let paused = topic.paused.then_some("paused");
+        let resharding = topic.migrating.map(|_| "resharding");
+        let state: Vec<_> = paused.into_iter().chain(resharding).collect();
+        let state = state.join(", ");
         for group in &topic.groups {
             let counts = [
                 topic.waiting,
@@ -71,14 +76,12 @@ fn counts<'a>(topics: impl IntoIterator<Item = &'a TopicStats>) -> Rows {
             ];
             let mut marks = groups::marks(group);
             marks.extend(group.unconfigured.then_some("not configured"));
-            let marks = match marks.join(", ").as_str() {
-                "" => String::new(),
-                marks => format!(" ({marks})"),
-            };
             let mut row = vec![
-                format!("{}{paused}{resharding}", topic.topic),
+                topic.topic.to_string(),
+                state.clone(),
                 topic.class.to_string(),
-                format!("{}{marks}", group.group),
+                group.group.to_string(),
+                marks.join(", "),
             ];
             row.extend(counts.map(|count| count.to_string()));
             row.push(group.oldest_ready_age_ms.to_string());
@@ -88,12 +91,14 @@ fn counts<'a>(topics: impl IntoIterator<Item = &'a TopicStats>) -> Rows {
         }
         if topic.groups.is_empty() {
             let mut row = vec![
-                format!("{}{paused}{resharding}", topic.topic),
+                topic.topic.to_string(),
+                state.clone(),
                 topic.class.to_string(),
+                String::new(),
                 String::new(),
                 topic.waiting.to_string(),
             ];
-            row.resize(12, String::new());
+            row.resize(14, String::new());
             row.push(topic.overdue_ms.to_string());
             row.push(topic.conservation_error.to_string());
             table.add_row(row);

@@ -3,22 +3,24 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use lisa_core::broker::{
-    AfterFailure, Broker, BrokerError, Event, ShardTail, TailOptions, TailStart, TopicHandle,
-    unless_gone,
+    Broker, BrokerError, Event, ShardTail, TailOptions, TailStart, TopicHandle, unless_gone,
 };
-use lisa_core::time::{UnixMs, millis};
-use serde_json::{Value, json};
+use lisa_core::time::{UnixMs, format_duration, millis};
+use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::cli::args::TailArgs;
+use crate::cli::client::Client;
 use crate::cli::error::CliError;
+use crate::cli::relay::Relay;
 use crate::operations::choose_group;
+use crate::operations::events::{EventPage, MAX_WAIT, line};
 
 /// The time that a read waits for events.
 const BLOCK: Duration = Duration::from_secs(1);
@@ -39,8 +41,16 @@ fn turn(mut tail: ShardTail, topic: Arc<TopicHandle>, pause: Duration) -> Turn {
     .boxed()
 }
 
-/// Prints events until a signal or a closed pipe ends it. A shard whose server is unavailable is read again.
-pub(crate) async fn tail(broker: &Broker, args: &TailArgs) -> Result<(), CliError> {
+/// Prints events until a signal or a closed pipe ends it.
+pub(crate) async fn tail(relay: &Relay, args: &TailArgs) -> Result<(), CliError> {
+    match relay {
+        Relay::Redis { broker, .. } => read(broker, args).await,
+        Relay::Manager(client) => follow(client, args).await,
+    }
+}
+
+/// Prints a line for each event that Redis reports. A shard whose server is unavailable is read again.
+async fn read(broker: &Broker, args: &TailArgs) -> Result<(), CliError> {
     let mut topic = broker.topic(&args.topic).await?;
     if let Some(group) = &args.group {
         let found = choose_group::choose(&topic, Some(group.as_str()));
@@ -72,7 +82,8 @@ pub(crate) async fn tail(broker: &Broker, args: &TailArgs) -> Result<(), CliErro
         Event::Failed(failure) => failure.failed.at,
         _ => UnixMs::default(),
     });
-    let mut is_open = print(&kept)?;
+    let print_all = |events: &[Event]| print(&events.iter().map(line).collect::<Vec<_>>());
+    let mut is_open = print_all(&kept)?;
     let (mut looked, mut failing) = (Instant::now(), BTreeSet::new());
     while is_open {
         if let Some((tail, events)) = turns.next().await {
@@ -82,7 +93,7 @@ pub(crate) async fn tail(broker: &Broker, args: &TailArgs) -> Result<(), CliErro
                     if failing.remove(&shard) && failing.is_empty() {
                         eprintln!("can read events again");
                     }
-                    is_open = print(&events)?;
+                    is_open = print_all(&events)?;
                     turns.push(turn(tail, topic.clone(), Duration::ZERO));
                 }
                 Err(BrokerError::ShardGone { .. }) => drop(failing.remove(&shard)),
@@ -114,80 +125,51 @@ pub(crate) async fn tail(broker: &Broker, args: &TailArgs) -> Result<(), CliErro
     Ok(())
 }
 
-/// Prints a line for each event. Returns false if the pipe is closed.
-fn print(events: &[Event]) -> io::Result<bool> {
-    let mut out = io::stdout().lock();
-    let lines: String = events
-        .iter()
-        .map(|event| format!("{}\n", line(event)))
-        .collect();
-    match out.write_all(lines.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        written => written.map(|()| true),
+/// Prints a line for each event, as it happens, that a manager reports. It is asked again while it is unavailable.
+async fn follow(client: &Client, args: &TailArgs) -> Result<(), CliError> {
+    let since = args
+        .since
+        .and_then(|age| SystemTime::now().checked_sub(age));
+    let mut cursor: Option<String> = None;
+    let mut is_failing = false;
+    loop {
+        let call = client.get(&["topics", args.topic.as_str(), "events"]);
+        let call = call
+            .query("group", args.group.as_ref())
+            .query("failures", args.failures.then_some(true))
+            .query(
+                "since",
+                since.filter(|_| cursor.is_none()).map(UnixMs::from),
+            )
+            .query("cursor", cursor.as_ref())
+            .query("wait", Some(format_duration(MAX_WAIT)));
+        match call.waits(MAX_WAIT).answer::<EventPage>().await {
+            Ok(page) => {
+                if std::mem::take(&mut is_failing) {
+                    eprintln!("can read events again");
+                }
+                if !print(&page.events)? {
+                    return Ok(());
+                }
+                cursor = Some(page.next);
+            }
+            Err(error) if cursor.is_some() && error.is_unavailable() => {
+                if !std::mem::replace(&mut is_failing, true) {
+                    eprintln!("cannot read events; retrying: {error}");
+                }
+                sleep(PAUSE).await;
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
 
-fn line(event: &Event) -> Value {
-    let (kind, mut line) = match event {
-        Event::Ready { group, id, attempt } => {
-            let at = UnixMs::new(attempt.entry.ms());
-            let line = json!({
-                "at": at.to_string(), "group": group, "id": id, "attempt": attempt.number,
-                "due_at": attempt.due.to_string(), "late_ms": millis(at.since(attempt.due)),
-            });
-            ("ready", line)
-        }
-        Event::Failed(failure) => match failure.then {
-            AfterFailure::Garbage => ("garbage", json!(failure)),
-            AfterFailure::Retry | AfterFailure::Expired => ("failed", json!(failure)),
-        },
-        Event::Missed { group, count } => {
-            let mut line = json!({});
-            if let Some(group) = group {
-                line["group"] = json!(group);
-            }
-            if let Some(count) = count {
-                line["count"] = json!(count);
-            }
-            ("missed", line)
-        }
-    };
-    line["event"] = json!(kind);
-    line
-}
-
-#[cfg(test)]
-mod tests {
-    use lisa_core::message::EntryId;
-    use lisa_core::state::Attempt;
-
-    use super::*;
-
-    #[test]
-    fn a_line_names_the_event_and_its_fields() {
-        let attempt = Attempt {
-            entry: EntryId::new(1500, 0),
-            number: 2,
-            due: UnixMs::new(1000),
-            crashes: 0,
-            expires: None,
-        };
-        let ready = Event::Ready {
-            group: "billing".parse().unwrap(),
-            id: "m".parse().unwrap(),
-            attempt,
-        };
-        let expected = json!({
-            "event": "ready", "at": "1970-01-01T00:00:01.500Z", "group": "billing", "id": "m", "attempt": 2,
-            "due_at": "1970-01-01T00:00:01.000Z", "late_ms": 500,
-        });
-        assert_eq!(line(&ready), expected);
-        let missed = |group: Option<&str>, count| {
-            let group = group.map(|group| group.parse().unwrap());
-            line(&Event::Missed { group, count })
-        };
-        let expected = json!({ "event": "missed", "group": "billing", "count": 3 });
-        assert_eq!(missed(Some("billing"), Some(3)), expected);
-        assert_eq!(missed(None, None), json!({ "event": "missed" }));
+/// Prints lines. Returns false if the pipe is closed.
+fn print(lines: &[Value]) -> io::Result<bool> {
+    let mut out = io::stdout().lock();
+    let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    match out.write_all(lines.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
     }
 }

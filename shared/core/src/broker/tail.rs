@@ -3,6 +3,8 @@
 //! A ready message may be read and settled before its entry is seen here, and old failures are dropped. Redis counts the
 //! entries that were ever added to a stream, so the number of those that were missed is known.
 
+mod events;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -17,6 +19,8 @@ use crate::redis::Reader;
 use crate::state::Attempt;
 use crate::time::{UnixMs, millis};
 use crate::topic::{Group, Shard};
+
+pub use events::EventCursor;
 
 /// The largest number of entries of a stream in one read.
 const AT_ONCE: usize = 200;
@@ -79,19 +83,34 @@ pub struct ShardTail {
     shard: Shard,
     options: TailOptions,
     reader: Option<Reader>,
-    /// The positions in the streams. The failures have no group.
-    positions: BTreeMap<Option<Group>, Position>,
+    positions: Positions,
+    /// The largest number of entries of a stream in one read that does not wait and shares the broker's connection.
+    page: Option<usize>,
 }
+
+/// The positions in the streams of a shard. The failures have no group.
+type Positions = BTreeMap<Option<Group>, Position>;
 
 /// The number of entries that a stream ever had, and the last of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Extent {
     added: u64,
     last: EntryId,
+    /// The first entry that is kept.
+    first: EntryId,
+    /// The number of entries that are kept.
+    kept: u64,
+}
+
+impl Extent {
+    /// Returns true if entries from a time on were dropped, or may have been.
+    fn is_cut(&self, since: UnixMs) -> bool {
+        self.kept < self.added && (self.kept == 0 || self.first.ms() >= since.get())
+    }
 }
 
 /// The position of a reader in a stream.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Position {
     /// The last entry that was read.
     read: EntryId,
@@ -137,7 +156,8 @@ impl Broker {
             shard,
             options,
             reader: None,
-            positions: BTreeMap::new(),
+            positions: Positions::new(),
+            page: None,
         }
     }
 }
@@ -199,16 +219,20 @@ impl ShardTail {
         }
         if is_first {
             return match (self.options.start, extents.first()) {
-                (TailStart::Since(since), Some(extent)) => {
-                    self.kept(&keys.failures, since, *extent).await
-                }
+                (TailStart::Since(since), Some(extent)) => match self.page {
+                    None => self.kept(&keys.failures, since, *extent).await,
+                    Some(_) => Ok(self.begin_at(since, *extent)),
+                },
                 _ => Ok(events),
             };
         }
         if !events.is_empty() {
             return Ok(events);
         }
-        let reply = self.read(topic, &streams, block).await?;
+        let (reply, at_once) = match self.page {
+            None => (self.read(topic, &streams, block).await?, AT_ONCE),
+            Some(page) => (self.read_page(&streams, &extents, page).await?, page),
+        };
         for ((group, key), extent) in streams.into_iter().zip(extents) {
             let entries = reply.iter().find(|(name, _)| name == key.as_str());
             let entries = entries.map_or(Value::Nil, |(_, entries)| entries.clone());
@@ -217,7 +241,7 @@ impl ShardTail {
                 Some(group) => ready(group, entries, &mut events)?,
                 None => failed(&self.options, entries, &mut events)?,
             };
-            let missed = position.note(extent, &ids, ids.len() == AT_ONCE);
+            let missed = position.note(extent, &ids, ids.len() == at_once);
             events.extend(missed.map(|missed| Event::missed(group, Some(missed))));
         }
         Ok(events)
@@ -249,6 +273,37 @@ impl ShardTail {
         decode("XREAD", reply)
     }
 
+    /// Reads what follows the positions, without waiting.
+    async fn read_page(
+        &self,
+        streams: &[(Option<Group>, &Key)],
+        extents: &[Extent],
+        page: usize,
+    ) -> Result<Vec<(String, Value)>, BrokerError> {
+        let mut found = Vec::new();
+        for ((group, key), extent) in streams.iter().zip(extents) {
+            let read = self.positions.get(group).map(|position| position.read);
+            let read = read.unwrap_or_default();
+            if read < extent.last {
+                let range =
+                    command("XRANGE", key).arg(&[format!("({read}").as_str(), "+", "COUNT"]);
+                let entries = self.broker.ask(range.arg(page)).await?;
+                found.push((key.as_str().to_owned(), entries));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Moves the position in the failures to a time. Returns the event that older ones were dropped, if they were.
+    fn begin_at(&mut self, since: UnixMs, extent: Extent) -> Vec<Event> {
+        let before = EntryId::new(since.get().saturating_sub(1), u64::MAX);
+        if let Some(position) = self.positions.get_mut(&None) {
+            position.read = before.min(extent.last);
+        }
+        let cut = extent.is_cut(since);
+        Vec::from_iter(cut.then(|| Event::missed(None, None)))
+    }
+
     /// Returns the kept failures from a time up to the extent of their stream.
     async fn kept(
         &self,
@@ -258,10 +313,8 @@ impl ShardTail {
     ) -> Result<Vec<Event>, BrokerError> {
         let range = command("XRANGE", key).arg(&["-".to_owned(), extent.last.to_string()]);
         let entries: Vec<FailureEntry> = self.broker.ask(range).await?;
-        let is_cut = (entries.len() as u64) < extent.added;
         let mut events = Vec::new();
-        let is_older = |entry: &FailureEntry| entry.0.ms() < since.get();
-        if is_cut && !entries.first().is_some_and(is_older) {
+        if extent.is_cut(since) {
             events.push(Event::missed(None, None));
         }
         let kept = entries
@@ -296,9 +349,12 @@ impl Broker {
         };
         let fields: BTreeMap<String, Value> = decode("XINFO", reply)?;
         let field = |name| fields.get(name).cloned().unwrap_or(Value::Nil);
+        let first: Option<(EntryId, Value)> = decode("XINFO", field("first-entry"))?;
         Ok(Extent {
             added: decode("XINFO", field("entries-added"))?,
             last: decode("XINFO", field("last-generated-id"))?,
+            first: first.map(|(entry, _)| entry).unwrap_or_default(),
+            kept: decode("XINFO", field("length"))?,
         })
     }
 }
@@ -345,8 +401,11 @@ mod tests {
     use super::*;
 
     fn extent(added: u64, last: u64) -> Extent {
-        let last = EntryId::new(last, 0);
-        Extent { added, last }
+        Extent {
+            added,
+            last: EntryId::new(last, 0),
+            ..Extent::default()
+        }
     }
 
     fn ids<const N: usize>(ids: [u64; N]) -> [EntryId; N] {

@@ -46,6 +46,7 @@ pub struct Rows {
     columns: Vec<&'static str>,
     numbers: Vec<&'static str>,
     ages: Vec<&'static str>,
+    marks: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
 
@@ -57,6 +58,7 @@ impl Rows {
             columns: columns.to_vec(),
             numbers: Vec::new(),
             ages: Vec::new(),
+            marks: Vec::new(),
             rows: Vec::new(),
         }
     }
@@ -73,6 +75,13 @@ impl Rows {
     #[must_use]
     pub fn ages<const N: usize>(mut self, columns: [&'static str; N]) -> Self {
         self.ages = columns.to_vec();
+        self
+    }
+
+    /// Marks the columns that are remarks on the cell before. A table shows them in brackets behind it: `orders (paused)`.
+    #[must_use]
+    pub fn marks<const N: usize>(mut self, columns: [&'static str; N]) -> Self {
+        self.marks = columns.to_vec();
         self
     }
 
@@ -131,18 +140,28 @@ impl Rows {
         names.iter().map(position).collect()
     }
 
+    /// Writes a table. A remark whose column is chosen together with the one before is part of that.
     fn table(&self, chosen: &[usize], headers: bool) -> String {
+        let is_mark = |at: &usize| self.marks.contains(&self.columns[*at]);
+        let is_shown = |at: &usize| !(is_mark(at) && chosen.contains(&(at - 1)));
+        let shown: Vec<usize> = chosen.iter().copied().filter(is_shown).collect();
+        let cell = |row: &Vec<String>, at: usize| {
+            let cell = self.shown(self.columns[at], &row[at]).into_owned();
+            match row
+                .get(at + 1)
+                .filter(|_| chosen.contains(&(at + 1)) && is_mark(&(at + 1)))
+            {
+                Some(mark) if !mark.is_empty() => format!("{cell} ({})", escape(mark)),
+                _ => cell,
+            }
+        };
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         if headers {
-            table.set_header(chosen.iter().map(|at| self.columns[*at]));
+            table.set_header(shown.iter().map(|at| self.columns[*at]));
         }
         for row in &self.rows {
-            table.add_row(
-                chosen
-                    .iter()
-                    .map(|at| self.shown(self.columns[*at], &row[*at])),
-            );
+            table.add_row(shown.iter().map(|at| cell(row, *at)));
         }
         table.to_string()
     }
@@ -402,6 +421,28 @@ mod tests {
         ]);
         assert_eq!(Value::Array(rows.objects()), objects);
         assert!(rows.chosen(&["oldest_ms".to_owned()]).is_ok());
+    }
+
+    #[test]
+    fn a_mark_is_behind_the_name_in_a_table_and_a_column_of_its_own_elsewhere() {
+        let mut rows = Rows::new(["TOPIC", "TOPIC STATE", "READY"]).marks(["TOPIC STATE"]);
+        rows.add_row(["orders", "paused", "3"]);
+        rows.add_row(["mail", "", "4"]);
+        let lines = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let table = rows.table(&rows.chosen(&names).unwrap(), true);
+            let line = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+            table.lines().map(line).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(&[]), ["TOPIC READY", "orders (paused) 3", "mail 4"]);
+        assert_eq!(
+            lines(&["ready", "topic"]),
+            ["READY TOPIC", "3 orders", "4 mail"]
+        );
+        assert_eq!(lines(&["topic_state"]), ["TOPIC STATE", "paused", ""]);
+        let csv = rows.csv(&rows.chosen(&[]).unwrap(), true);
+        assert_eq!(csv, "topic,topic_state,ready\norders,paused,3\nmail,,4\n");
+        assert_eq!(rows.objects()[0]["topic"], "orders");
     }
 
     #[test]

@@ -10,11 +10,10 @@ use axum::response::{IntoResponse, Response};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, Error};
+use serde::de::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use super::fields::not_json;
 use super::problem::{Problem, ProblemCode};
 
 /// The memory for all incomplete bodies of a listener, in bytes.
@@ -191,19 +190,6 @@ pub async fn read_reserved(
         whole.freeze()
     };
     Ok((bytes, share))
-}
-
-/// Reads a body like [`read_limited`] and parses it as a JSON [`object`].
-///
-/// # Errors
-/// A complete response: 413, 408, 503, or 422 with the position of the fault.
-pub async fn read_json<T: DeserializeOwned>(
-    body: Body,
-    max_bytes: usize,
-    limits: &BodyLimits,
-) -> Result<T, Problem> {
-    let bytes = read_limited(body, max_bytes, limits).await?;
-    object(&bytes).map_err(|error| not_json(&error))
 }
 
 /// Parses a JSON object. Without this check, serde would also accept an array of the struct's fields in order.
@@ -473,40 +459,6 @@ mod tests {
         assert_eq!(problem.code(), ProblemCode::Unavailable);
         drop(under_way);
         assert_eq!(limits.room.available_permits(), 600 * KIB);
-    }
-
-    #[derive(Debug, Deserialize)]
-    struct Pair {
-        one: u8,
-        two: Option<u8>,
-    }
-
-    #[tokio::test]
-    async fn json_that_is_no_object_of_its_kind_is_invalid() {
-        for (text, why) in [
-            ("", "expected a JSON object"),
-            ("null", "expected a JSON object"),
-            ("[1, 2]", "expected a JSON object"),
-            (" [1]", "expected a JSON object"),
-            ("\"{}\"", "expected a JSON object"),
-            ("{\"one\": 1", "EOF while parsing"),
-            ("{\"two\": 2}", "missing field `one`"),
-            ("{\"one\": 1} {}", "trailing characters"),
-        ] {
-            let problem = read_json::<Pair>(Body::from(text), 100, &soon()).await;
-            let problem = problem.unwrap_err();
-            assert_eq!(problem.code(), ProblemCode::Invalid);
-            let json = serde_json::to_value(&problem).unwrap();
-            assert_eq!(json["errors"][0]["field"], "body", "{text}");
-            let detail = problem.detail();
-            assert!(
-                detail.starts_with(&format!("body is not valid: {why}")),
-                "{text}: {detail}"
-            );
-        }
-        let read = read_json::<Pair>(Body::from("\r\n\t {\"one\": 1}"), 100, &soon()).await;
-        let pair = read.unwrap();
-        assert_eq!((pair.one, pair.two), (1, None));
     }
 
     #[tokio::test]

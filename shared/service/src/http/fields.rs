@@ -13,7 +13,10 @@ use super::problem::{Problem, ProblemCode};
 pub fn read_fields<F: Fields>(body: &[u8]) -> Result<F, Problem> {
     let given: Map<String, Value> = match body.trim_ascii().is_empty() {
         true => Map::new(),
-        false => object(body).map_err(|error| not_json(&error))?,
+        false => object(body).map_err(|error| {
+            let detail = format!("body is not valid: {error}");
+            Problem::new(ProblemCode::Invalid, detail).error("body", error.to_string())
+        })?,
     };
     let mut reader = JsonReader::new(&given).null_is_missing();
     let fields = F::read_fields(&mut reader);
@@ -24,8 +27,56 @@ pub fn read_fields<F: Fields>(body: &[u8]) -> Result<F, Problem> {
     }
 }
 
-/// Returns the problem of a body that cannot be parsed.
-pub(super) fn not_json(error: &serde_json::Error) -> Problem {
-    let detail = format!("body is not valid: {error}");
-    Problem::new(ProblemCode::Invalid, detail).error("body", error.to_string())
+#[cfg(test)]
+mod tests {
+    use lisa_core::fields;
+
+    use super::*;
+
+    fields! {
+        #[derive(Debug)]
+        struct Pair {
+            /// One.
+            one: u32 = 7;
+            /// Two.
+            two: Option<u32> = None;
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_no_object_is_invalid_and_a_wrong_field_is_named() {
+        for (text, field, why) in [
+            ("null", "body", "body is not valid: expected a JSON object"),
+            (
+                "[1, 2]",
+                "body",
+                "body is not valid: expected a JSON object",
+            ),
+            (" [1]", "body", "body is not valid: expected a JSON object"),
+            (
+                "\"{}\"",
+                "body",
+                "body is not valid: expected a JSON object",
+            ),
+            (
+                "{\"one\": 1",
+                "body",
+                "body is not valid: EOF while parsing",
+            ),
+            ("{} {}", "body", "body is not valid: trailing characters"),
+            ("{\"one\": \"x\"}", "one", "one: allowed is a whole number"),
+            ("{\"onne\": 1}", "onne", "onne: unknown field"),
+        ] {
+            let problem = read_fields::<Pair>(text.as_bytes()).unwrap_err();
+            assert_eq!(problem.code(), ProblemCode::Invalid);
+            let json = serde_json::to_value(&problem).unwrap();
+            assert_eq!(json["errors"][0]["field"], field, "{text}");
+            let detail = problem.detail();
+            assert!(detail.starts_with(why), "{text}: {detail}");
+        }
+        for (text, one) in [("", 7), ("\r\n\t {\"one\": 1, \"two\": null}", 1)] {
+            let pair: Pair = read_fields(text.as_bytes()).unwrap();
+            assert_eq!((pair.one, pair.two), (one, None));
+        }
+    }
 }

@@ -31,6 +31,7 @@ fn the_names_are_the_documented_ones() {
     m.topic_oldest_due_age("orders", "", Duration::from_millis(1500));
     m.topic_oldest_ready_age("orders", "billing", Duration::from_secs(90));
     m.conservation_error("orders", 0);
+    m.missing_records("orders", 3);
     m.doctor_findings("orders", "orphan", 2);
     m.clock_skew(-0.25);
     m.redis_up(true);
@@ -73,6 +74,7 @@ fn the_names_are_the_documented_ones() {
         r#"lisa_topic_oldest_due_age_seconds{topic="orders",group=""} 1.5"#,
         r#"lisa_topic_oldest_ready_age_seconds{topic="orders",group="billing"} 90.0"#,
         r#"lisa_conservation_error{topic="orders"} 0"#,
+        r#"lisa_topic_missing_records{topic="orders"} 3"#,
         "lisa_clock_skew_seconds -0.25",
         "lisa_redis_up 1",
         r#"lisa_redis_errors_total{code="LOADING"} 1"#,
@@ -137,7 +139,8 @@ fn a_forgotten_gauge_is_gone() {
     m.topic_oldest_ready_age("orders", "g1", Duration::ZERO);
     m.forget_group("orders", "g1");
     m.conservation_error("orders", 1);
-    m.forget_conservation_error("orders");
+    m.missing_records("orders", 1);
+    m.forget_losses("orders");
     m.suspects("orders", "g1", "running", 1);
     m.suspects("orders", "g1", "waiting", 1);
     m.forget_suspects("orders", "g1");

@@ -180,9 +180,20 @@ impl Metrics {
             .set(signed(error));
     }
 
-    /// Removes the gauge of a topic's conservation error, which another process reports from now on.
-    pub fn forget_conservation_error(&self, topic: &str) {
-        self.families.conservation_error.remove(&Topic::new(topic));
+    /// Sets the number of messages of a topic whose record is missing.
+    pub fn missing_records(&self, topic: &str, count: u64) {
+        let labels = Topic::new(topic);
+        self.families
+            .topic_missing_records
+            .get_or_create(&labels)
+            .set(signed(count));
+    }
+
+    /// Removes the gauges of a topic's conservation error and missing records, which another process reports from now on.
+    pub fn forget_losses(&self, topic: &str) {
+        let labels = Topic::new(topic);
+        self.families.conservation_error.remove(&labels);
+        self.families.topic_missing_records.remove(&labels);
     }
 
     /// Sets the number of faults with one `code` that the last examination of a topic did not repair.

@@ -86,14 +86,34 @@ async fn a_damaged_topic_is_named_on_each_page_and_the_others_stand() {
     shown("/", &["cannot be read: ", "WRONGTYPE", whole]).await;
     shown("/forecast", &["broken", "cannot be counted: ", "WRONGTYPE"]).await;
     shown("/topics/broken", &["There are no figures", "WRONGTYPE"]).await;
+    shown("/garbage", &["broken", "cannot be read: ", "WRONGTYPE"]).await;
     shown("/topics/t", &["Waiting"]).await;
-    for path in [
-        "/garbage",
-        "/workers",
-        "/system",
-        "/schedules",
-        "/topics/t/messages",
-    ] {
+    for path in ["/workers", "/system", "/schedules", "/topics/t/messages"] {
         shown(path, &[]).await;
     }
+    // A topic without settings, which no page can read.
+    let registry = "lisa:v1:{registry}:topics";
+    for damage in [
+        &["HSET", registry, "torn", "1 7"][..],
+        &["HINCRBY", registry, ":version", "1"],
+    ] {
+        let mut command = redis::cmd(damage[0]);
+        command.arg(&damage[1..]);
+        let _: u32 = command.query_async(connection).await.unwrap();
+    }
+    for path in ["/", "/garbage", "/workers"] {
+        shown(path, &["/topics/torn/doctor", "cannot be read: "]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_redis_is_frozen_the_garbage_jobs_are_unknown() {
+    let mut site = Site::start("").await;
+    let unknown = "it is unknown whether garbage jobs are running";
+    let (status, page) = site.get("/system", "").await;
+    assert!(status == 200 && !page.contains(unknown), "{page}");
+    site.server.pause();
+    let (status, page) = site.get("/system", "").await;
+    assert!(status == 200 && page.contains(unknown), "{status} {page}");
+    site.server.resume();
 }

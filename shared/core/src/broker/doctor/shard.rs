@@ -11,11 +11,11 @@ use crate::topic::Shard;
 
 /// The number of suspects that one call judges if there is one group. More groups mean more states to check, so fewer
 /// suspects.
-const BATCH: usize = 40;
+const BATCH: usize = 20;
 /// The number of elements in a page that need a full check, if there is one group. For records, their size counts, too.
-const PAGE: u64 = 80;
+const PAGE: u64 = 30;
 /// The number of elements in a page if only those whose message is gone need a closer look.
-const QUICK_PAGE: u64 = 200;
+const QUICK_PAGE: u64 = 60;
 /// The size of the first page of records, from which their average size is learned.
 const FIRST_PAGE: u64 = 20;
 /// The number of bytes that Redis should read for a page.

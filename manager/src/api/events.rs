@@ -1,0 +1,101 @@
+//! Returns what happens on a topic, and waits for it.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State as With};
+use lisa_core::broker::{EventCursor, InvalidCursor, TailOptions, TailStart};
+use lisa_core::time::{InvalidTime, UnixMs, parse_duration};
+use lisa_service::http::{Problem, ProblemCode};
+use serde::Deserialize;
+use tokio::time::{Instant, sleep};
+
+use super::{Api, invalid, problem};
+use crate::operations::events::{EventPage, MAX_WAIT, line};
+
+/// The number of requests that may wait at a time, in one process.
+pub(super) const MOST_WAITING: usize = 16;
+/// The time between two looks at the streams.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The longest cursor, in bytes: it is part of a URL.
+const MAX_CURSOR: usize = 6000;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EventsQuery {
+    group: Option<String>,
+    #[serde(default)]
+    failures: bool,
+    since: Option<String>,
+    cursor: Option<String>,
+    wait: Option<String>,
+}
+
+/// Returns what happens on a topic: messages that become ready, and failed attempts. No payloads.
+///
+/// The first request returns a cursor. Each further one returns about 1,000 events that follow its cursor, or waits for them. Messages that become ready and are settled before they are read are only counted.
+#[utoipa::path(get, operation_id = "list_events", path = "/v1/topics/{topic}/events", tag = "topics",
+    params(("topic" = String, Path, description = "The topic"),
+        ("group" = Option<String>, Query, description = "Only events of this group"),
+        ("failures" = Option<bool>, Query, description = "True to leave out messages that become ready"),
+        ("since" = Option<String>, Query, description = "Without a cursor: begin with the kept failures at or after this time (RFC 3339)"),
+        ("cursor" = Option<String>, Query, max_length = 6000, description = "`next` of the previous response, with the same other parameters"),
+        ("wait" = Option<String>, Query, description = "The longest time to wait for an event, up to `20s`. Default: `0s`")),
+    responses((status = 200, description = "The events, and the cursor of those that follow", body = EventPage), (status = 404, description = "unknown_topic, or not_found: no such group"),
+        (status = 503, description = "unavailable: Redis does not answer, the process is ending, or 16 requests already wait; retry later")))]
+pub(super) async fn list(
+    With(api): With<Api>,
+    Path(topic): Path<String>,
+    query: Result<Query<EventsQuery>, QueryRejection>,
+) -> Result<Json<EventPage>, Problem> {
+    let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
+    let wait = query.wait.as_deref().map(parse_duration).transpose();
+    let wait = wait
+        .map_err(|error| invalid("wait", &error))?
+        .unwrap_or_default();
+    if wait > MAX_WAIT {
+        return Err(invalid("wait", &"allowed is up to 20s"));
+    }
+    let since = query.since.as_deref().map(str::parse::<UnixMs>).transpose();
+    let since = since.map_err(|error: InvalidTime| invalid("since", &error))?;
+    let cursor = query.cursor.as_deref().map(str::parse::<EventCursor>);
+    let mut cursor = cursor
+        .transpose()
+        .map_err(|error: InvalidCursor| invalid("cursor", &error))?;
+    let Ok(_slot) = api.event_slots.clone().try_acquire_owned() else {
+        let detail = "too many requests wait for events; retry later";
+        return Err(Problem::new(ProblemCode::Unavailable, detail));
+    };
+    let name = topic;
+    let until = Instant::now() + wait;
+    let is_first = cursor.is_none();
+    loop {
+        // It may have got new groups and shards.
+        let topic = api.topic(&name).await?;
+        let group = query.group.as_deref().map(|name| Api::group(&topic, name));
+        let options = TailOptions {
+            group: group.transpose()?.cloned(),
+            ready: !query.failures,
+            start: since.map_or(TailStart::Now, TailStart::Since),
+        };
+        let read = api.broker.events(&topic, &options, cursor).await;
+        let (events, next) = read.map_err(problem)?;
+        let text = next.to_string();
+        if text.len() > MAX_CURSOR {
+            let why = "the topic has too many shards and groups to follow through a manager; choose one group, or read Redis";
+            return Err(invalid("group", &why));
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        let is_draining = api.shutdown.draining().is_cancelled();
+        if !events.is_empty() || is_first || left.is_zero() || is_draining {
+            return Ok(Json(EventPage {
+                events: events.iter().map(line).collect(),
+                next: text,
+            }));
+        }
+        cursor = Some(next);
+        let pause = sleep(LOOK_EVERY.min(left));
+        api.shutdown.draining().run_until_cancelled(pause).await;
+    }
+}

@@ -1,0 +1,59 @@
+//! The memory of a gateway for answers that their clients do not read.
+
+use super::PATIENCE;
+use super::pull::{Site, post};
+use lisa_tests::eventually;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const PATH: &str = "/v1/topics/t/groups/default/pull";
+/// The size of a payload of control characters. JSON escapes each with six, so five answers are 240 of 256 MiB.
+const SIZE: usize = 8 * 1024 * 1024;
+const FITTING: usize = 5;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_holds_a_bounded_amount_of_answers_that_nobody_reads() {
+    let site = Site::start("[topics.t]\nmax_payload = \"8MiB\"\nlease = \"10m\"\n", "").await;
+    let payload = "\u{1}".repeat(SIZE);
+    for _ in 0..=FITTING {
+        site.send("t", &[], &payload).await;
+    }
+    eventually(PATIENCE, async || match site.stats("t").await {
+        stats if stats["groups"][0]["ready"] == FITTING + 1 => Ok(()),
+        stats => Err(stats.to_string()),
+    })
+    .await;
+    let gateway = site.api(0);
+    let mut unread = Vec::new();
+    for _ in 0..FITTING {
+        let mut client = TcpStream::connect(gateway.address()).await.unwrap();
+        let request =
+            format!("POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut head = [0; 15];
+        client.read_exact(&mut head).await.unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200 OK");
+        unread.push(client);
+    }
+    let refused = post(gateway, PATH, json!({})).await.expect(503).json();
+    assert_eq!(
+        (&refused["code"], &refused["detail"]),
+        (
+            &json!("unavailable"),
+            &json!("too many large answers at the same time; retry later")
+        )
+    );
+    // The refused message was handed back, and the memory is free when the clients are gone.
+    drop(unread);
+    let pulled = eventually(PATIENCE, async || {
+        let reply = post(gateway, PATH, json!({ "wait": "1s" })).await;
+        match reply.status {
+            200 => Ok(reply.json()),
+            status => Err(status),
+        }
+    })
+    .await;
+    let text = pulled["deliveries"][0]["payload"].as_str().unwrap();
+    assert_eq!(text.len(), SIZE);
+}

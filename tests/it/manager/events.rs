@@ -1,0 +1,184 @@
+//! The route of the events of a topic: what it returns, its bounds, and its end.
+
+use super::{SOON, config, put_in_garbage, send, wait_for};
+use futures_util::future::join_all;
+use lisa_core::broker::Broker;
+use lisa_core::state::State;
+use lisa_manager::combined;
+use lisa_service::role::Runtime;
+use lisa_service::shutdown::Shutdown;
+use lisa_tests::relay::{message, ms};
+use lisa_tests::{Api, Server, eventually, free_port};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+const PATH: &str = "/v1/topics/orders/events";
+
+struct Manager {
+    api: Api,
+    broker: Broker,
+    shutdown: Shutdown,
+    run: JoinHandle<()>,
+}
+
+impl Manager {
+    async fn start(server: &Server) -> Self {
+        let port = free_port();
+        let listen = format!("127.0.0.1:{port}");
+        let keys = [
+            ("manager.listen", listen.as_str()),
+            ("topics.orders.groups", r#"["billing"]"#),
+        ];
+        let shutdown = Shutdown::manual(SOON);
+        let config = config(server, "events", &keys);
+        let runtime = Runtime::with_shutdown("manager", config, shutdown.clone()).unwrap();
+        let broker = runtime.broker.clone();
+        let run = tokio::spawn(async move {
+            combined::run(runtime, false).await.unwrap();
+        });
+        let api = Api::new(port);
+        eventually(SOON, async || match api.try_get("/readyz").await {
+            Some(reply) if reply.status == 200 => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+        Self {
+            api,
+            broker,
+            shutdown,
+            run,
+        }
+    }
+
+    /// Returns the events that follow a cursor, and the next cursor.
+    async fn after(&self, cursor: &str, more: &str) -> (Vec<Value>, String) {
+        let path = format!("{PATH}?cursor={cursor}{more}");
+        let page = self.api.get_json(&path).await;
+        let next = page["next"].as_str().unwrap().to_owned();
+        (page["events"].as_array().unwrap().clone(), next)
+    }
+
+    async fn first(&self, query: &str) -> String {
+        let page = self.api.get_json(&format!("{PATH}{query}")).await;
+        assert_eq!(page["events"].as_array().unwrap().len(), 0, "{page}");
+        page["next"].as_str().unwrap().to_owned()
+    }
+}
+
+fn kinds(events: &[Value]) -> Vec<&str> {
+    events
+        .iter()
+        .map(|event| event["event"].as_str().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn events_follow_a_cursor_without_payloads_and_what_was_missed_is_counted() {
+    let server = Server::start();
+    let manager = Manager::start(&server).await;
+    let topic = manager
+        .broker
+        .topic(&"orders".parse().unwrap())
+        .await
+        .unwrap();
+    let cursor = manager.first("").await;
+    assert_eq!(manager.after(&cursor, "").await, (vec![], cursor.clone()));
+
+    // Settled before it was seen ready.
+    put_in_garbage(&manager.broker, &topic, "bad").await;
+    let (events, next) = manager.after(&cursor, "").await;
+    assert_eq!(kinds(&events), ["missed", "garbage"], "{events:?}");
+    assert_eq!(
+        (&events[0]["group"], &events[0]["count"]),
+        (&"billing".into(), &1.into())
+    );
+    assert_eq!(
+        (&events[1]["id"], &events[1]["outcome"]),
+        (&"bad".into(), &"rejected".into())
+    );
+    // The same cursor has the same events, so that a client may repeat a request.
+    assert_eq!(manager.after(&cursor, "").await, (events, next.clone()));
+    let (failures, _) = manager.after(&cursor, "&failures=true&group=billing").await;
+    assert_eq!(kinds(&failures), ["garbage"], "{failures:?}");
+
+    let mut secret = message("good", ms(0));
+    secret.record.payload = "secret".into();
+    let waiting = manager.after(&next, "&wait=20s");
+    let ready = async {
+        send(&manager.broker, &topic, secret).await;
+        wait_for(&manager.broker, &topic, State::Ready, 1, SOON).await;
+    };
+    let ((events, next), ()) = tokio::join!(waiting, ready);
+    assert_eq!(
+        (kinds(&events), &events[0]["id"]),
+        (vec!["ready"], &"good".into())
+    );
+    assert!(!format!("{events:?}").contains("secret"), "{events:?}");
+    assert_eq!(manager.after(&next, "").await.0, [] as [Value; 0]);
+
+    // From a time on, with the failures that are kept.
+    let since = manager
+        .first("?since=2026-01-01T00:00:00Z&failures=true")
+        .await;
+    let (kept, _) = manager.after(&since, "&failures=true").await;
+    assert_eq!(
+        (kinds(&kept), &kept[0]["id"]),
+        (vec!["garbage"], &"bad".into())
+    );
+    let later = manager.first("?since=2999-01-01T00:00:00Z").await;
+    assert_eq!(manager.after(&later, "").await.0, [] as [Value; 0]);
+
+    for (query, field) in [
+        ("wait=21s", "wait"),
+        ("wait=5", "wait"),
+        ("cursor=x", "cursor"),
+        ("since=yesterday", "since"),
+        ("before=x", "query"),
+    ] {
+        let problem = manager
+            .api
+            .get(&format!("{PATH}?{query}"))
+            .await
+            .expect(422)
+            .json();
+        assert_eq!(problem["errors"][0]["field"], field, "{problem}");
+    }
+    manager
+        .api
+        .get(&format!("{PATH}?group=nobody"))
+        .await
+        .expect(404);
+    manager
+        .api
+        .get("/v1/topics/nothing/events")
+        .await
+        .expect(404);
+    manager.shutdown.begin();
+    manager.run.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_bounded_number_of_requests_wait_for_events_until_the_shutdown() {
+    let server = Server::start();
+    let manager = Manager::start(&server).await;
+    let cursor = manager.first("").await;
+    let path = format!("{PATH}?cursor={cursor}&wait=20s");
+    let waiting = join_all((0..16).map(|_| manager.api.get(&path)));
+    let rest = async {
+        let refused = eventually(SOON, async || {
+            let reply = manager.api.get(PATH).await;
+            match reply.status {
+                503 => Ok(reply.json()),
+                status => Err(status),
+            }
+        })
+        .await;
+        assert_eq!(refused["code"], "unavailable", "{refused}");
+        manager.shutdown.begin();
+    };
+    let (ended, ()) = tokio::join!(waiting, rest);
+    for reply in ended {
+        assert_eq!(reply.expect(200).json()["events"], Value::Array(vec![]));
+    }
+    manager.run.await.unwrap();
+}
