@@ -19,7 +19,7 @@ use crate::operations::messages::{MessagePage, MessageView};
 const ROWS: usize = 50;
 
 /// The reason that the messages of a key are not listed.
-const NO_INDEX: &str = "This topic has no key index, so its messages cannot be listed by ordering key. To add one, set key_index = true in its configuration. Keys lists the ordering keys with parked messages.";
+const NO_INDEX: &str = "This topic has no key index, so its messages cannot be listed by ordering key. To list messages that are sent from now on, set key_index = true in its configuration. Keys lists the ordering keys with parked messages.";
 
 pub(super) async fn show(
     With(dashboard): With<Dashboard>,
