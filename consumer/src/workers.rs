@@ -26,7 +26,7 @@ const SAY_EVERY: Duration = Duration::from_secs(60);
 /// The interval between checks of the workers.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
 
-/// The longest time between two reads of a worker: a read that finds nothing, and some time for its reply.
+/// The longest time between two reads of a worker: the time that a read blocks, and a margin for its reply.
 const PROGRESS_WITHIN: Duration = BLOCK.saturating_add(Duration::from_millis(1500));
 
 /// The time without progress, in addition to a worker's own limit, after which the task counts as stuck.

@@ -199,7 +199,7 @@ struct Mover {
     probes: Probes,
     /// The time until the next probe. The first time is random, which spreads the probes of many shards.
     nap: Duration,
-    /// True if the last probe found messages.
+    /// True if the last probe found messages: then the next one is not shared with other shards.
     has_messages: bool,
     wake: Arc<Notify>,
     part: Arc<Part>,

@@ -185,7 +185,7 @@ impl Producer {
         receipt
     }
 
-    /// Sends many messages, up to 200 per call, and returns one result for each, in their order. Some may fail. Messages of
+    /// Sends many messages, up to 100 per call, and returns one result for each, in their order. Some may fail. Messages of
     /// one shard are stored in their order, so a message may replace an earlier one.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Returns what happens on a topic, and waits for it.
+//! Returns the events of a topic, and waits for them.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use tokio::time::{Instant, sleep};
 use super::{Api, invalid, problem};
 use crate::operations::events::{EventPage, MAX_WAIT, line};
 
-/// The number of requests that may wait at a time, in one process.
+/// The number of these requests that one process serves at a time.
 pub(super) const MOST_WAITING: usize = 16;
-/// The time between two looks at the streams.
+/// The time between two checks of the streams.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The longest cursor, in bytes: it is part of a URL.
 const MAX_CURSOR: usize = 6000;
@@ -32,18 +32,18 @@ pub(super) struct EventsQuery {
     wait: Option<String>,
 }
 
-/// Returns what happens on a topic: messages that become ready, and failed attempts. No payloads.
+/// Returns the messages of a topic that become ready, and failed attempts. Payloads are not included.
 ///
-/// The first request returns a cursor. Each further one returns about 1,000 events that follow its cursor, or waits for them. Messages that become ready and are settled before they are read are only counted.
+/// The first request returns a cursor. Each further request returns up to about 1,000 events that follow its cursor, or waits for them. Messages that become ready and are settled before they are read are only counted.
 #[utoipa::path(get, operation_id = "list_events", path = "/v1/topics/{topic}/events", tag = "topics",
     params(("topic" = String, Path, description = "The topic"),
         ("group" = Option<String>, Query, description = "Only events of this group"),
-        ("failures" = Option<bool>, Query, description = "True to leave out messages that become ready"),
-        ("since" = Option<String>, Query, description = "Without a cursor: begin with the kept failures at or after this time (RFC 3339)"),
+        ("failures" = Option<bool>, Query, description = "True to omit messages that become ready"),
+        ("since" = Option<String>, Query, description = "Without a cursor: start with the kept failures at or after this time (RFC 3339)"),
         ("cursor" = Option<String>, Query, max_length = 6000, description = "`next` of the previous response, with the same other parameters"),
         ("wait" = Option<String>, Query, description = "The longest time to wait for an event, up to `20s`. Default: `0s`")),
     responses((status = 200, description = "The events, and the cursor of those that follow", body = EventPage), (status = 404, description = "unknown_topic, or not_found: no such group"),
-        (status = 503, description = "unavailable: Redis does not answer, the process is ending, or 16 requests already wait; retry later")))]
+        (status = 503, description = "unavailable: Redis does not answer, the server is shutting down, or 16 such requests are running; retry later")))]
 pub(super) async fn list(
     With(api): With<Api>,
     Path(topic): Path<String>,
@@ -64,14 +64,14 @@ pub(super) async fn list(
         .transpose()
         .map_err(|error: InvalidCursor| invalid("cursor", &error))?;
     let Ok(_slot) = api.event_slots.clone().try_acquire_owned() else {
-        let detail = "too many requests wait for events; retry later";
+        let detail = "too many concurrent requests for events; retry later";
         return Err(Problem::new(ProblemCode::Unavailable, detail));
     };
     let name = topic;
     let until = Instant::now() + wait;
     let is_first = cursor.is_none();
     loop {
-        // It may have got new groups and shards.
+        // The topic may have new groups and shards.
         let topic = api.topic(&name).await?;
         let group = query.group.as_deref().map(|name| Api::group(&topic, name));
         let options = TailOptions {
@@ -83,7 +83,7 @@ pub(super) async fn list(
         let (events, next) = read.map_err(problem)?;
         let text = next.to_string();
         if text.len() > MAX_CURSOR {
-            let why = "the topic has too many shards and groups to follow through a manager; choose one group, or read Redis";
+            let why = "the topic has too many shards and groups for one cursor; choose one group, or run lisa-manager tail with access to Redis";
             return Err(invalid("group", &why));
         }
         let left = until.saturating_duration_since(Instant::now());

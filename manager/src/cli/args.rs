@@ -126,7 +126,8 @@ pub(crate) enum Verb {
     ///
     /// Changes nothing. The field event is ready, failed, garbage (the failed attempt moved the message to garbage) or missed: the
     /// number of events of a group that were over before they could be read; without a group, failures that are no longer kept.
-    /// Uses one connection to Redis for each shard. If Redis becomes unavailable, it retries until interrupted
+    /// Uses one connection to Redis for each shard, or with --url one request to the manager at a time. If either becomes
+    /// unavailable, it retries until interrupted
     Tail(TailArgs),
     /// List the actions of operators, newest first
     ///

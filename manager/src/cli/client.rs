@@ -167,7 +167,7 @@ impl Call<'_> {
         self
     }
 
-    /// Waits longer for the response, which the manager delays by up to this time.
+    /// Extends the time limit by `wait`, the longest time for which the manager delays the response.
     pub(crate) fn waits(mut self, wait: Duration) -> Self {
         self.request = self.request.timeout(self.client.timeout + wait);
         self

@@ -247,7 +247,7 @@ fn render(
     }
 }
 
-/// Returns the reason for a state. The message that holds the ordering key is a link.
+/// Returns the reason for a state, with a link to the message that holds the ordering key.
 fn why(context: &Context, topic: &str, copy: &CopyView) -> Markup {
     let split = |id: &MessageId| Some((id.as_str().to_owned(), copy.why.split_once(id.as_str())?));
     let Some((id, (before, after))) = copy.holder.as_ref().and_then(split) else {

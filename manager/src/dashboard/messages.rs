@@ -18,8 +18,8 @@ use crate::operations::messages::{MessagePage, MessageView};
 /// The messages of one page.
 const ROWS: usize = 50;
 
-/// The reason why the messages of a key are not listed.
-const NO_INDEX: &str = "The messages of this topic cannot be listed by ordering key: it has no index of keys (key_index = true in its configuration). Keys lists those with parked messages.";
+/// The reason that the messages of a key are not listed.
+const NO_INDEX: &str = "This topic has no key index, so its messages cannot be listed by ordering key. To list messages that are sent from now on, set key_index = true in its configuration. Keys lists the ordering keys with parked messages.";
 
 pub(super) async fn show(
     With(dashboard): With<Dashboard>,
@@ -164,7 +164,7 @@ fn render(
         }
         @if let Some(error) = error { p.stale { (super::parts::sign(super::parts::Level::Warn)) span { (visible(error)) } } }
         @if error.is_none() { div #messages data-live data-steady { @if list.messages.is_empty() && filter.key.is_some() {
-            (empty("No messages of this key", html! { p { "No stored message of the topic has this ordering key" @if filter.cursor.is_some() { " any longer" } "." } }))
+            (empty("No messages with this key", html! { p { "No stored message of the topic has this ordering key" @if filter.cursor.is_some() { " any longer" } "." } }))
         } @else if list.messages.is_empty() {
             (empty(&format!("No messages here{}", if filter.cursor.is_some() { " any longer" } else { "" }), html! {
                 p { "Send one that is due in five minutes:" }

@@ -359,7 +359,7 @@ fn table<'a>(context: &Context, topics: impl Iterator<Item = &'a &'a TopicStats>
     }
 }
 
-/// Finds a topic by its name, then a message by its id, then the messages of an ordering key in the topics with an index of keys.
+/// Finds a topic by its name, then a message by its id, then the messages of an ordering key in the topics with a key index.
 pub(super) async fn find(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
@@ -444,8 +444,8 @@ pub(super) async fn find(
         .collect();
     let body = html! {
         div.card {
-            p.lead { "No topic, stored message or ordering key is called “" (visible(&wanted)) "”." }
-            p.muted { "Searched the names of " (known.len()) " topics, and the messages of " (asked) " of them. A message that was handled is no longer stored. Ordering keys are found in topics with " code { "key_index" } "." }
+            p.lead { "No topic, stored message or ordering key “" (visible(&wanted)) "” was found." }
+            p.muted { "Searched the names of " (known.len()) " topics, and the messages of " (asked) " of them. A message that was handled is no longer stored. Ordering keys are searched only in topics with " code { "key_index" } "." }
             @if !unread.is_empty() {
                 p { (sign(Level::Warn)) " These topics could not be searched:" }
                 ul { @for (topic, error) in &unread { li { a href=(context.link(format!("/topics/{}/doctor", part(topic)))) { (visible(topic)) } ": " (visible(error)) } } }

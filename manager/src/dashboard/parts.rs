@@ -132,8 +132,8 @@ pub(super) fn tag(level: Level, text: impl Display) -> Markup {
     html! { span.tag.(level.class()) { (text.to_string()) } }
 }
 
-/// Returns a line about the age of what is shown, or about its lack, if Redis did not answer. Its place is there in any case,
-/// so that a page which refreshes shows it.
+/// Returns a line that says how old the figures are, or that there are none, if Redis did not answer. Its element is always on
+/// the page, so that a refresh can show the line.
 pub(super) fn staleness<T>(id: &str, reading: &Reading<T>) -> Markup {
     html! { div id=(id) data-live {
         @if let Some(error) = &reading.error { p.stale {
@@ -146,7 +146,7 @@ pub(super) fn staleness<T>(id: &str, reading: &Reading<T>) -> Markup {
     } }
 }
 
-/// Names the topics that are missing from what is shown.
+/// Names the topics that could not be read.
 pub(super) fn missing_topics(context: &Context, missing: Option<&Missing>) -> Markup {
     let missing = missing.filter(|missing| !missing.is_empty());
     html! { div #missing data-live { @if let Some(missing) = missing { ul.list aria-label="Topics that cannot be read" {

@@ -13,10 +13,10 @@ use lisa_service::supervise::panic_text;
 use super::{JobError, Tools};
 use crate::assignment::AssignedShard;
 
-/// The topics whose calls are under way at a time. Each makes several calls to Redis.
+/// The number of topics that are handled at a time. Each makes several calls to Redis.
 const TOPICS_AT_ONCE: usize = 8;
 
-/// The names of servers, each with whether it is up.
+/// The names of servers. The second value is true if the server is up.
 type Servers = BTreeSet<(String, bool)>;
 
 /// The failures of one run so far. A topic that fails, panics, or whose server does not answer is recorded and skipped.
@@ -68,7 +68,7 @@ impl Round {
         self.in_batches(CONCURRENT_READS, calls).await
     }
 
-    /// Runs calls for topics, some at a time, each like [`Round::of_topic`]. Returns their results in order.
+    /// Runs calls for topics, a few at a time, each like [`Round::of_topic`]. Returns their results in order.
     pub(crate) async fn of_topics<'a, T, F: Future<Output = Result<T, BrokerError>>>(
         &mut self,
         calls: impl IntoIterator<Item = (&'a TopicHandle, F)>,
@@ -79,7 +79,7 @@ impl Round {
         self.in_batches(TOPICS_AT_ONCE, calls).await
     }
 
-    /// Makes up to `most` calls at a time. The servers that a batch finds silent are not called by the next one.
+    /// Makes up to `most` calls at a time. Servers that do not answer one batch are not called by the next.
     async fn in_batches<'a, T, F: Future<Output = Result<T, BrokerError>>>(
         &mut self,
         most: usize,

@@ -1,6 +1,6 @@
 //! Refreshes the metrics of each topic: messages by state and those that become due soon, event counts, paused and retiring
-//! groups, consumers, the age of due and ready messages (consumer lag), the conservation error and missing records. Writes the same counts to
-//! the snapshot of all topics, one call for up to 100 topics that have changed.
+//! groups, consumers, the age of due and ready messages (consumer lag), the conservation error and missing records. Writes the same
+//! counts to the snapshot of all topics, one call for up to 100 topics that have changed.
 //!
 //! Exactly one manager exports a topic: the one that holds its first shard. A topic without messages is not counted again
 //! until something in it has changed.

@@ -11,7 +11,8 @@ use tokio::time::timeout;
 
 use super::IDLE;
 
-/// The longest time for which probes are collected. Shards that were probed together ask again at the same time.
+/// The longest time for which probes are collected. Shards that are probed together stay together, since they ask again at the
+/// same time.
 const GATHER: Duration = Duration::from_millis(500);
 /// The largest number of probes in one request. Redis answers it within about 0.1 ms.
 const BATCH: usize = 100;

@@ -24,7 +24,7 @@ const WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct Action {
     broker: Broker,
     entry: AuditEntry,
-    /// True from the start of its work until its entry is added.
+    /// True from the start of the work until the entry is added.
     is_running: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The events of a topic, as lines of JSON, for HTTP and the command line.
+//! Returns the events of a topic as lines of JSON, for HTTP and the command line.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 /// The longest time that a request for events waits.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// Events of a topic, by time.
+/// Events of a topic, ordered by time.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct EventPage {
     #[schema(value_type = Vec<TopicEvent>)]
@@ -20,24 +20,24 @@ pub(crate) struct EventPage {
     pub(crate) next: String,
 }
 
-/// Something that happened on a topic. It has no payload.
+/// An event of a topic. It has no payload.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "only describes a line")]
 pub(crate) struct TopicEvent {
-    /// `ready`: a message became ready for a consumer. `failed` or `garbage`: an attempt failed, and the message is retried,
-    /// has expired, or moved to garbage (dead letters). `missed`: events were dropped before they were read.
+    /// `ready`: a message became ready for a consumer. `failed`: an attempt failed, and the message is retried or has expired.
+    /// `garbage`: an attempt failed, and the message moved to garbage (dead letters). `missed`: events were gone before they were read.
     event: EventKind,
-    /// The time.
+    /// The time of the event; absent from missed events.
     at: Option<String>,
     /// The group; absent from missed failures.
     group: Option<String>,
-    /// The message.
+    /// The id of the message.
     id: Option<String>,
     /// The number of the attempt.
     attempt: Option<u32>,
     /// Of a ready message: the time at which it was due.
     due_at: Option<String>,
-    /// Of a ready message: the milliseconds since then.
+    /// Of a ready message: the time from `due_at` to `at`, in milliseconds.
     late_ms: Option<u64>,
     /// Of a failed attempt: the way it ended.
     outcome: Option<FailedOutcome>,
@@ -45,7 +45,7 @@ pub(crate) struct TopicEvent {
     consumer: Option<String>,
     /// Of a failed attempt: its error, shortened to 200 bytes.
     error: Option<String>,
-    /// Of a failed attempt: its consequence.
+    /// Of a failed attempt: the consequence for the message.
     then: Option<AfterFailure>,
     /// Of a failed attempt: the time of the next one, if there is one.
     next_attempt_at: Option<String>,

@@ -27,7 +27,7 @@ pub(crate) enum Verb {
     Purge,
 }
 
-/// The text is no verb.
+/// The text is not a verb.
 #[derive(Debug, thiserror::Error)]
 #[error("allowed are requeue and purge")]
 pub(crate) struct UnknownVerb;

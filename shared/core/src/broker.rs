@@ -111,7 +111,7 @@ pub trait Observer: Send + Sync {
 /// The maximum number of messages in one read, move, or ack: longer calls would keep Redis busy for too long.
 pub const MAX_BATCH: usize = 200;
 
-/// The maximum number of messages in one send. Each takes up to 17 µs while five million others wait.
+/// The maximum number of messages in one send. Each takes up to 17 µs while five million messages wait.
 pub const MAX_SEND_BATCH: usize = 100;
 
 /// The maximum number of messages in one call of a general script other than send, move and ack, which costs more per message.

@@ -311,7 +311,7 @@ impl Metrics {
             topic_missing_records: gauges(
                 lisa,
                 "topic_missing_records",
-                "Number of messages whose record is missing, at least; normally 0",
+                "Lower bound of the number of messages that have no record; normally 0",
             ),
             doctor_findings: gauges(
                 lisa,

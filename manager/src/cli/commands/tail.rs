@@ -41,7 +41,7 @@ fn turn(mut tail: ShardTail, topic: Arc<TopicHandle>, pause: Duration) -> Turn {
     .boxed()
 }
 
-/// Prints events until a signal or a closed pipe ends it.
+/// Prints events until a signal or a closed pipe ends the process.
 pub(crate) async fn tail(relay: &Relay, args: &TailArgs) -> Result<(), CliError> {
     match relay {
         Relay::Redis { broker, .. } => read(broker, args).await,
@@ -49,7 +49,7 @@ pub(crate) async fn tail(relay: &Relay, args: &TailArgs) -> Result<(), CliError>
     }
 }
 
-/// Prints a line for each event that Redis reports. A shard whose server is unavailable is read again.
+/// Prints a line for each event, read from Redis. Retries a shard whose server is unavailable.
 async fn read(broker: &Broker, args: &TailArgs) -> Result<(), CliError> {
     let mut topic = broker.topic(&args.topic).await?;
     if let Some(group) = &args.group {
@@ -125,7 +125,7 @@ async fn read(broker: &Broker, args: &TailArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Prints a line for each event, as it happens, that a manager reports. It is asked again while it is unavailable.
+/// Prints a line for each event, read from a manager. Retries while the manager is unavailable.
 async fn follow(client: &Client, args: &TailArgs) -> Result<(), CliError> {
     let since = args
         .since

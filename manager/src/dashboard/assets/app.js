@@ -37,14 +37,14 @@
     const answer = await request.catch(() => { throw new Error("the server does not answer"); });
     if (answer.type === "opaqueredirect") return location.reload();
     if (answer.status !== 304) {
-      if (!answer.ok) throw new Error(answer.status === 503 ? "Redis does not answer, or the server is shutting down" : `status ${answer.status}`);
+      if (!answer.ok) throw new Error(answer.status === 503 ? "Redis does not answer, or the server is shutting down or overloaded" : `status ${answer.status}`);
       tag = answer.headers.get("ETag");
       const next = new DOMParser().parseFromString(await answer.text(), "text/html");
       showTimes(next);
       const regions = (page) => [...page.querySelectorAll("[data-live][id]")];
       const names = (page) => regions(page).map((region) => region.id).join();
       if (names(document) !== names(next)) {
-        // A region came or went, as when there is a first topic.
+        // A region was added or removed, for example by the first topic.
         Idiomorph.morph(document.getElementById("main"), next.getElementById("main"), keep);
       } else for (const region of regions(document)) {
         // A list whose row is being pointed at or used keeps its rows.

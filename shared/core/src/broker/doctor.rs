@@ -158,7 +158,7 @@ impl Broker {
     /// Examines a topic, which may be in use, and repairs what is wrong if [`Examination::repair`] is set.
     ///
     /// Each finding was true at one instant, at which all states of the message were read. The examination uses about
-    /// 150 bytes of memory for each entry on the streams. It keeps Redis busy for about half a millisecond at a time. By default it
+    /// 150 bytes of memory for each entry on the streams. Each of its calls keeps Redis busy for about 1 ms at most. By default it
     /// takes at most a quarter of Redis's time, since it rests after each call; see [`Examination::rest`].
     ///
     /// # Errors

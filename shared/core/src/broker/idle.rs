@@ -102,7 +102,7 @@ impl Broker {
         replies.into_iter().zip(marks).map(is_same).collect()
     }
 
-    /// Returns true for each topic whose shards and group exist and hold no messages: nothing in it can become due. Reads half
+    /// Returns true for each topic whose shards and group exist and hold no messages, so nothing in it can become due. Reads half
     /// of what [`Broker::idle_marks`] reads. Returns false for a topic that is general or resharding, or could not be read.
     pub async fn without_messages(&self, topics: &[Arc<TopicHandle>]) -> Vec<bool> {
         let add = |pipeline: &mut Pipeline, _: usize, keys: &GroupView<'_>| {
@@ -229,7 +229,7 @@ impl ShardMark {
 }
 
 impl Recheck {
-    /// Returns the number of commands for each shard, that of the counters included.
+    /// Returns the number of commands for each shard, including the one for the counters.
     fn commands(self) -> usize {
         match self {
             Self::Nothing => 1,

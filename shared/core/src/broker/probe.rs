@@ -17,12 +17,12 @@ use crate::topic::Shard;
 /// The number of times that `EXISTS` counts `conf`, so that its reply shows which keys exist.
 const CONF_COUNTS: u64 = 3;
 
-/// The state of a shard that needs no script call now.
+/// The state of a shard, if it needs no script call now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// It has no message that becomes due.
+    /// The shard has no message that will become due.
     Empty,
-    /// It waits for its next message.
+    /// The shard waits until its next message is due.
     Waits {
         /// The time of the shard's server.
         now: UnixMs,
@@ -38,7 +38,7 @@ pub struct ProbeRequest {
     pub topic: Arc<TopicHandle>,
     /// The shard.
     pub shard: Shard,
-    /// True if the last probe found messages. Shards without messages are probed together.
+    /// True if the last probe found messages. Shards without messages share one probe.
     pub has_messages: bool,
     /// Receives the probe. Dropped if the probe cannot judge the shard, or failed: the script has to be called.
     pub answer: oneshot::Sender<Probe>,
@@ -51,7 +51,7 @@ impl Broker {
         self.virtual_now() == 0 && plain_keys(topic, shard).is_some()
     }
 
-    /// Answers requests for probes, with up to two writes to each server. A server or a shard that fails affects no other.
+    /// Answers requests for probes, with up to three writes to each server. A server or a shard that fails affects no other.
     pub async fn probe(&self, requests: Vec<ProbeRequest>) {
         let owned = requests.into_iter().filter_map(|request| {
             let keys = plain_keys(&request.topic, request.shard)?;
@@ -80,7 +80,7 @@ impl Broker {
         }
     }
 
-    /// Returns true if all these shards exist and have no messages that become due, with two commands.
+    /// Returns true if all these shards exist and have no messages that will become due. Sends two commands.
     async fn are_empty(&self, server: &Server<'_>, requests: &[ProbeRequest]) -> bool {
         let mut pipeline = Pipeline::with_capacity(2);
         let keys = || requests.iter().filter_map(ProbeRequest::keys);

@@ -97,7 +97,7 @@ pub struct GroupStats {
 }
 
 impl TopicStats {
-    /// Returns the number of messages whose record is missing, at least: those that wait or that a group has, and that are not
+    /// Returns a lower bound of the number of messages that have no record: those that wait or that a group has, and that are not
     /// stored. It must be 0.
     #[must_use]
     pub fn missing_records(&self) -> u64 {

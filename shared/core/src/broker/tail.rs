@@ -84,7 +84,7 @@ pub struct ShardTail {
     options: TailOptions,
     reader: Option<Reader>,
     positions: Positions,
-    /// The largest number of entries of a stream in one read that does not wait and shares the broker's connection.
+    /// The largest number of entries of a stream in one read. If it is set, reads do not wait, and share the broker's connection.
     page: Option<usize>,
 }
 
@@ -103,7 +103,7 @@ struct Extent {
 }
 
 impl Extent {
-    /// Returns true if entries from a time on were dropped, or may have been.
+    /// Returns true if entries at or after a time may have been dropped.
     fn is_cut(&self, since: UnixMs) -> bool {
         self.kept < self.added && (self.kept == 0 || self.first.ms() >= since.get())
     }
@@ -294,7 +294,7 @@ impl ShardTail {
         Ok(found)
     }
 
-    /// Moves the position in the failures to a time. Returns the event that older ones were dropped, if they were.
+    /// Moves the position in the failures to a time. Returns a missed event if failures after that time may have been dropped.
     fn begin_at(&mut self, since: UnixMs, extent: Extent) -> Vec<Event> {
         let before = EntryId::new(since.get().saturating_sub(1), u64::MAX);
         if let Some(position) = self.positions.get_mut(&None) {

@@ -78,7 +78,7 @@ impl Rows {
         self
     }
 
-    /// Marks the columns that are remarks on the cell before. A table shows them in brackets behind it: `orders (paused)`.
+    /// Sets the columns that annotate the column before them. A table shows both in one cell: `orders (paused)`.
     #[must_use]
     pub fn marks<const N: usize>(mut self, columns: [&'static str; N]) -> Self {
         self.marks = columns.to_vec();
@@ -140,7 +140,7 @@ impl Rows {
         names.iter().map(position).collect()
     }
 
-    /// Writes a table. A remark whose column is chosen together with the one before is part of that.
+    /// Writes a table. A mark is part of the cell before it if both columns are chosen.
     fn table(&self, chosen: &[usize], headers: bool) -> String {
         let is_mark = |at: &usize| self.marks.contains(&self.columns[*at]);
         let is_shown = |at: &usize| !(is_mark(at) && chosen.contains(&(at - 1)));
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_behind_the_name_in_a_table_and_a_column_of_its_own_elsewhere() {
+    fn a_mark_follows_the_name_in_a_table_and_is_a_column_of_its_own_elsewhere() {
         let mut rows = Rows::new(["TOPIC", "TOPIC STATE", "READY"]).marks(["TOPIC STATE"]);
         rows.add_row(["orders", "paused", "3"]);
         rows.add_row(["mail", "", "4"]);

@@ -180,7 +180,7 @@ impl Metrics {
             .set(signed(error));
     }
 
-    /// Sets the number of messages of a topic whose record is missing.
+    /// Sets a lower bound of the number of messages of a topic that have no record.
     pub fn missing_records(&self, topic: &str, count: u64) {
         let labels = Topic::new(topic);
         self.families

@@ -111,7 +111,7 @@ impl Part {
         self.resting.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether the loop made progress within this limit, or currently cannot: it waits for handlers, for Redis or
+    /// Returns true if the loop made progress within `limit`, or currently cannot: it waits for handlers, for Redis or
     /// for its restart. Call it periodically; see [`Progress::is_stuck`].
     pub fn is_fresh(&self, connection: &Connection, limit: Duration) -> bool {
         self.down.load(Ordering::Relaxed)

@@ -64,7 +64,7 @@ async fn a_search_finds_the_messages_of_an_ordering_key_in_a_topic_with_an_index
     let (status, page) = site.get("/find?q=cust-8", "").await;
     assert!(status == 200 && page.contains("Nothing found"), "{page}");
     let (_, page) = site.get("/topics/t/messages?key=cust-8", "").await;
-    assert!(page.contains("No messages of this key"), "{page}");
+    assert!(page.contains("No messages with this key"), "{page}");
     // A command is shown without characters that change the order of the text around them; the field holds the key as it is.
     let (_, page) = site.get("/topics/t/messages?key=a%E2%80%AEb", "").await;
     let shown = without_copies(&page);

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 /// The shortest sleep. Shorter rests are added up first, since timers have a resolution of a millisecond.
 const SHORTEST: Duration = Duration::from_millis(5);
-/// The longest duration of a call that counts. Calls are built to keep Redis busy for about half a millisecond; the rest is
+/// The longest duration of a call that counts. Calls are sized to keep Redis busy for about 1 ms at most; the rest is
 /// waiting.
 const LONGEST_CALL: Duration = Duration::from_millis(10);
 

@@ -1,4 +1,4 @@
-//! Reads the events of all shards of a topic from a cursor on, without waiting, for a client that asks again.
+//! Reads the events of all shards of a topic that follow a cursor, without waiting, for a client that polls.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,12 +13,12 @@ use crate::message::EntryId;
 use crate::time::UnixMs;
 use crate::topic::{Group, Shard};
 
-/// The number of events that one read returns, about: at least one of each stream.
+/// The approximate maximum number of events in one read. It is larger if there are more streams: each may have one.
 const MOST: usize = 1000;
 
 /// The positions of a reader in the streams of a topic.
 ///
-/// As text, each stream is `shard.group.entry.added.seen`, and they are separated by `*`, so that it fits into a query. The
+/// As text, each stream is `shard.group.entry.added.seen`. Streams are separated by `*`, which needs no escape in a URL. The
 /// failures have no group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventCursor(BTreeMap<Shard, Positions>);
@@ -68,11 +68,11 @@ fn read(item: &str) -> Option<(Shard, Option<Group>, Position)> {
 }
 
 impl Broker {
-    /// Returns events of all shards of a topic that follow a cursor, by time, and the cursor that follows them. It does not
-    /// wait. Without a cursor, it returns the first one; then events begin as `options` say. Of a stream with many new
-    /// entries, it returns some; about 1000 in all.
+    /// Returns the events of all shards of a topic that follow a cursor, by time, and the next cursor. It does not wait.
+    /// Without a cursor, it returns the first one, at the start that `options` name. It returns up to about 1,000 events; the
+    /// next call returns those that remain.
     ///
-    /// It makes one call for each stream, and another if there is something new. A topic has a stream for each group and
+    /// It makes one call for each stream, and another if the stream has new entries. A topic has a stream for each group and
     /// one for the failures, on each shard.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Broker {
     }
 }
 
-/// Returns the time of an event. What was missed has none, and comes first.
+/// Returns the time of an event. A missed event has none, and comes first.
 fn at(event: &Event) -> UnixMs {
     match event {
         Event::Ready { attempt, .. } => UnixMs::new(attempt.entry.ms()),

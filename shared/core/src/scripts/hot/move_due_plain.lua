@@ -9,7 +9,7 @@
 -- KEYS[6] attempts hash    id -> attempts, crashes, last error
 -- ARGV[1] now      ms      virtual time of a test, 0 for Redis's clock
 -- ARGV[2] group    name    the topic's only group
--- ARGV[3] batch    count   most messages to move, 1 to 200; half of it while more than a million messages wait
+-- ARGV[3] batch    count   most messages to move, 1 to 200; half of them while more than a million wait
 -- ARGV[4] idle     ms      time until the caller looks again if nothing becomes due before
 --
 -- Returns 'moved', number moved, µs until the next look (0: more may be due);
@@ -19,7 +19,7 @@
 local CONF, STATS, WAITING, RETRY, READY, ATTEMPTS =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local virtual, group, batch, idle = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
--- The number of waiting messages beyond which each one takes twice as long to move.
+-- The number of waiting messages beyond which a batch is halved, because a move of each message takes longer.
 local MANY = 1000000
 
 local conf = redis.call('HMGET', CONF, 'class', 'paused', 'groups')

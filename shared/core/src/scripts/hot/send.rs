@@ -13,7 +13,7 @@ use crate::topic::Group;
 /// Tombstone scores by message id.
 pub(crate) type Tombstones = HashMap<MessageId, u64>;
 
-/// Stores messages of a plain topic: at most 200, with distinct ids and no options.
+/// Stores messages of a plain topic: at most 100, with distinct ids and no options.
 pub(crate) struct SendPlain<'a> {
     pub(crate) now: u64,
     pub(crate) group: &'a Group,
