@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use lisa_consumer::cli::Cli;
+use lisa_service::cli::escape_lines;
 use lisa_service::role::block_on;
 use mimalloc::MiMalloc;
 
@@ -15,7 +16,7 @@ fn main() -> ExitCode {
     match block_on(Cli::parse().execute()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("lisa-consumer: {error}");
+            eprintln!("lisa-consumer: {}", escape_lines(&error.to_string()));
             ExitCode::from(error.exit_code())
         }
     }

@@ -32,7 +32,7 @@ use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::{Problem, ProblemCode, Reads};
 use lisa_service::shutdown::Shutdown;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -59,14 +59,7 @@ pub(crate) struct Api {
     pub(crate) examinations: Arc<Examinations>,
     /// The limits on receiving a request body.
     pub(crate) bodies: BodyLimits,
-    /// Held by requests that wait for events.
-    pub(crate) event_slots: Arc<Semaphore>,
     pub(crate) shutdown: Shutdown,
-}
-
-/// Returns the slots of the requests that may wait for events at a time.
-pub(crate) fn event_slots() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(events::MOST_WAITING))
 }
 
 /// Returns the routes, each behind the scope it requires, and their OpenAPI description.
@@ -94,9 +87,10 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
         .routes(routes!(garbage_jobs::list))
         .route_layer(from_fn_with_state(reads.clone(), Reads::bound))
         .route_layer(tokens.require(Scope::Read));
-    // They wait, so they have a limit of their own.
+    // They wait, so they have limits of their own.
     let events = OpenApiRouter::new()
         .routes(routes!(events::list))
+        .route_layer(from_fn_with_state(Reads::of_waits(), Reads::bound_waits))
         .route_layer(tokens.require(Scope::Read));
     let operate = OpenApiRouter::new()
         .routes(routes!(topics::pause))

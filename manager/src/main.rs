@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use lisa_manager::cli::Cli;
+use lisa_service::cli::escape_lines;
 use lisa_service::role::block_on;
 use mimalloc::MiMalloc;
 
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
     match block_on(Cli::parse().execute()) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("lisa-manager: {error}");
+            eprintln!("lisa-manager: {}", escape_lines(&error.to_string()));
             ExitCode::from(error.exit_code())
         }
     }

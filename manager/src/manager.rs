@@ -141,7 +141,6 @@ impl Manager {
             examinations: self.examinations.clone(),
             config: self.config.clone(),
             bodies: BodyLimits::new(self.config.http.body_timeout),
-            event_slots: api::event_slots(),
             shutdown: self.shutdown.clone(),
         }
     }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use lisa_producer::cli::Cli;
+use lisa_service::cli::escape_lines;
 use lisa_service::role::block_on;
 use mimalloc::MiMalloc;
 
@@ -15,7 +16,7 @@ fn main() -> ExitCode {
     match block_on(Cli::parse().run()) {
         Ok(code) => code.into(),
         Err(error) => {
-            eprintln!("lisa-producer: {error}");
+            eprintln!("lisa-producer: {}", escape_lines(&error.to_string()));
             error.exit_code().into()
         }
     }

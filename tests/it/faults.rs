@@ -7,6 +7,7 @@ pub(crate) mod log;
 pub(crate) mod role;
 mod world;
 
+use lisa_core::broker::MAX_SEND_BATCH;
 use lisa_core::message::PreparedMessage;
 use lisa_core::topic::Shard;
 use lisa_tests::relay::ms;
@@ -270,8 +271,10 @@ async fn of_five_managers_the_one_that_moves_is_killed_and_another_moves_after_a
             ..PreparedMessage::new("x")
         })
         .collect();
-    let sent = consumer.broker.send(&topic, Shard::new(0), &messages);
-    sent.await.unwrap();
+    for messages in messages.chunks(MAX_SEND_BATCH) {
+        let sent = consumer.broker.send(&topic, Shard::new(0), messages);
+        sent.await.unwrap();
+    }
     let delivered = async |wanted: usize| {
         eventually(Duration::from_secs(20), async || match log.count() {
             count if count >= wanted => Ok(()),

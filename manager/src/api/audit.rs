@@ -36,10 +36,14 @@ pub(super) async fn list(
         return Err(invalid("limit", &format!("allowed is 1 to {MAX_LIMIT}")));
     }
     let cursor = query.cursor.as_deref().map(str::parse::<EntryId>);
-    let cursor = cursor.transpose().map_err(|_| {
-        let detail = "not from a previous page; use the value of `next`";
-        invalid("cursor", &detail)
-    })?;
+    let cursor = match cursor.transpose() {
+        // Nothing comes before this one, and Redis refuses such a range.
+        Ok(cursor) if cursor != Some(EntryId::default()) => cursor,
+        _ => {
+            let detail = "not from a previous page; use the value of `next`";
+            return Err(invalid("cursor", &detail));
+        }
+    };
     let page = audit::page(&api.broker, cursor, limit).await;
     page.map(Json).map_err(problem)
 }

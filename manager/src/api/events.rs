@@ -7,19 +7,17 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State as With};
 use lisa_core::broker::{EventCursor, InvalidCursor, TailOptions, TailStart};
 use lisa_core::time::{InvalidTime, UnixMs, parse_duration};
-use lisa_service::http::{Problem, ProblemCode};
+use lisa_service::http::Problem;
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
 use super::{Api, invalid, problem};
-use crate::operations::events::{EventPage, MAX_WAIT, line};
+use crate::operations::events::{EventPage, MAX_CURSOR, MAX_WAIT, line};
 
-/// The number of these requests that one process serves at a time.
-pub(super) const MOST_WAITING: usize = 16;
 /// The time between two checks of the streams.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// The longest cursor, in bytes: it is part of a URL.
-const MAX_CURSOR: usize = 6000;
+/// The shortest part of a stream in a cursor, in bytes, once the stream has an entry.
+const SHORTEST: usize = "0..1700000000000-0.1.0".len();
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,7 +41,7 @@ pub(super) struct EventsQuery {
         ("cursor" = Option<String>, Query, max_length = 6000, description = "`next` of the previous response, with the same other parameters"),
         ("wait" = Option<String>, Query, description = "The longest time to wait for an event, up to `20s`. Default: `0s`")),
     responses((status = 200, description = "The events, and the cursor of those that follow", body = EventPage), (status = 404, description = "unknown_topic, or not_found: no such group"),
-        (status = 503, description = "unavailable: Redis does not answer, the server is shutting down, or 16 such requests are running; retry later")))]
+        (status = 503, description = "unavailable: Redis does not answer, the server is shutting down, 16 such requests are running, or 4 of this client; retry later")))]
 pub(super) async fn list(
     With(api): With<Api>,
     Path(topic): Path<String>,
@@ -63,10 +61,6 @@ pub(super) async fn list(
     let mut cursor = cursor
         .transpose()
         .map_err(|error: InvalidCursor| invalid("cursor", &error))?;
-    let Ok(_slot) = api.event_slots.clone().try_acquire_owned() else {
-        let detail = "too many concurrent requests for events; retry later";
-        return Err(Problem::new(ProblemCode::Unavailable, detail));
-    };
     let name = topic;
     let until = Instant::now() + wait;
     let is_first = cursor.is_none();
@@ -79,12 +73,15 @@ pub(super) async fn list(
             ready: !query.failures,
             start: since.map_or(TailStart::Now, TailStart::Since),
         };
+        // Not after reads that are then in vain.
+        if options.streams(&topic) * SHORTEST > MAX_CURSOR {
+            return Err(too_many_streams());
+        }
         let read = api.broker.events(&topic, &options, cursor).await;
         let (events, next) = read.map_err(problem)?;
         let text = next.to_string();
         if text.len() > MAX_CURSOR {
-            let why = "the topic has too many shards and groups for one cursor; choose one group, or run lisa-manager tail with access to Redis";
-            return Err(invalid("group", &why));
+            return Err(too_many_streams());
         }
         let left = until.saturating_duration_since(Instant::now());
         let is_draining = api.shutdown.draining().is_cancelled();
@@ -98,4 +95,9 @@ pub(super) async fn list(
         let pause = sleep(LOOK_EVERY.min(left));
         api.shutdown.draining().run_until_cancelled(pause).await;
     }
+}
+
+fn too_many_streams() -> Problem {
+    let why = "the topic has too many shards and groups for one cursor; choose one group, or run lisa-manager tail with access to Redis";
+    invalid("group", &why)
 }

@@ -16,7 +16,9 @@ use super::cache::Reading;
 use super::form::Fields;
 use super::messages::table;
 use super::page::{Context, Failure, Page, Section};
-use super::parts::{Commands, confirm_link, empty, missing_topics, relative_text, staleness};
+use super::parts::{
+    Commands, command, confirm_link, empty, missing_topics, relative_text, staleness,
+};
 use super::text::{grouped, part, span, visible};
 use crate::operations::audit;
 use crate::operations::choose_group::choose;
@@ -48,7 +50,13 @@ pub(super) async fn all(
         (missing_topics(&context, missing))
         div #garbage data-live {
             @if rows.is_empty() && list.is_some() {
-                (empty("No garbage", html! { p { "Messages that used up their attempts, were rejected, or expired are listed here (dead letters)." } }))
+                (empty("No garbage", html! {
+                    p { "Messages that used up their attempts, were rejected, or expired are listed here (dead letters)." }
+                    @if let Some(first) = list.and_then(|counts| counts.list.topics.first()) {
+                        p { "Watch the failures of a topic as they happen:" }
+                        (command(&format!("lisa-manager tail {} --failures", first.topic)))
+                    }
+                }))
             } @else {
                 div.table-box { table.rows {
                     caption.hidden { "Garbage by topic and group" }
@@ -123,7 +131,10 @@ pub(super) async fn of_topic(
             nav.tabs aria-label="Groups" { @for other in topic.groups() { a href=(here(other.as_str(), None)) aria-current=[(other == group).then_some("true")] { (other) } } }
         }
         div #garbage-list data-live data-steady { @if list.messages.is_empty() {
-            (empty("No garbage here", html! { p { "Group " (group) " has no messages in garbage (dead letters)" @if cursor.is_some() { " on this page any longer" } "." } }))
+            (empty("No garbage here", html! {
+                p { "Group " (group) " has no messages in garbage (dead letters)" @if cursor.is_some() { " on this page any longer" } ". Watch its failures as they happen:" }
+                (command(&format!("lisa-manager tail {name} --group {group} --failures")))
+            }))
         } @else {
             (groups_of_errors(&context, &at("requeue"), &errors))
             p.muted { @if let Some(total) = total { (grouped(total)) " in garbage" } ", oldest first" }

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use super::Dashboard;
 use super::form::Fields;
 use super::page::{Context, Failure, Page, Section};
-use super::parts::{Commands, Level, empty, relative_text, state, tag};
+use super::parts::{Commands, Level, command, empty, relative_text, state, tag};
 use super::text::{grouped, part, visible};
 use crate::operations::choose_group::choose;
 use crate::operations::parked_keys::{self, HolderView, KeyList};
@@ -72,7 +72,10 @@ fn render(
         }
         p.muted { "A message is parked while an earlier one of its ordering key is not finished. The earlier one holds the key." }
         div #keys data-live data-steady { @if list.keys.is_empty() {
-            (empty(if is_first { "No parked messages" } else { "No more keys" }, html! { p { "No message of group " strong { (group) } " waits for an earlier one of its ordering key." } }))
+            (empty(if is_first { "No parked messages" } else { "No more keys" }, html! {
+                p { "No message of group " strong { (group) } " waits for an earlier one of its ordering key. Send two with the same key, and the second waits for the first:" }
+                (command(&format!("curl -d hello -H 'Lisa-Key: customer-7' {}/v1/topics/{topic}/messages", context.producer)))
+            }))
         } @else {
             div.table-box { table.rows {
                 caption.hidden { "Ordering keys with parked messages" }

@@ -6,7 +6,7 @@ use maud::html;
 
 use super::Dashboard;
 use super::page::{Context, Failure, Page, Section};
-use super::parts::{empty, relative_text};
+use super::parts::{command, empty, relative_text};
 use super::text::visible;
 use crate::recurring;
 
@@ -23,7 +23,7 @@ pub(super) async fn show(
     let time = |at: &Option<String>| html! { @match at { Some(at) => (relative_text(at, context.now)), None => { span.zero { "–" } } } };
     let body = html! { div #schedules data-live {
         @if list.schedules.is_empty() {
-            (empty("No schedules", html! { p { "Recurring messages (cron) are declared in the configuration:" } pre tabindex="0" { "[schedules.nightly]\ncron = \"0 0 3 * * *\"\ntopic = \"reports\"" } }))
+            (empty("No schedules", html! { p { "Recurring messages (cron) are declared in the configuration:" } pre tabindex="0" { "[schedules.nightly]\ncron = \"0 0 3 * * *\"\ntopic = \"reports\"" } p { "Check it before you restart the manager:" } (command("lisa-manager config check --config lisa.toml")) }))
         } @else { div.table-box { table.rows {
             caption.hidden { "Schedules" }
             thead { tr { th scope="col" { "Schedule" } th scope="col" { "Topic" } th scope="col" { "Cron" } th scope="col" { "Time zone" } th scope="col" { "Next" } th scope="col" { "Sent up to" } } }

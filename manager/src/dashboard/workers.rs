@@ -6,7 +6,7 @@ use maud::html;
 
 use super::Dashboard;
 use super::page::{Context, Page, Section};
-use super::parts::{Level, count, empty, missing_topics, relative_text, sign, staleness};
+use super::parts::{Level, command, count, empty, missing_topics, relative_text, sign, staleness};
 use super::text::{span, visible};
 use crate::operations::workers::list;
 
@@ -59,7 +59,7 @@ pub(super) async fn show(
         section aria-labelledby="consumers-title" { h2 #consumers-title { "Consumers " span.badge { (rows.len()) } }
             div #consumers data-live {
                 @if rows.is_empty() {
-                    (empty("No consumer is running", html! { p { "Start " code { "lisa-consumer" } " with a subscription or a gateway, or use the Rust library." } }))
+                    (empty("No consumer is running", html! { p { "Start one with a subscription or a gateway in its configuration, or use the Rust library:" } (command("lisa-consumer run --config lisa.toml")) }))
                 } @else {
                     div.table-box { table.rows {
                         caption.hidden { "Consumers by topic and group" }

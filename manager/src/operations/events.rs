@@ -10,6 +10,8 @@ use utoipa::ToSchema;
 
 /// The longest time that a request for events waits.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(20);
+/// The longest cursor, in bytes: it is part of a URL.
+pub(crate) const MAX_CURSOR: usize = 6000;
 
 /// Events of a topic, ordered by time.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]

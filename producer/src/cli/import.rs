@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lisa_core::broker::MAX_BATCH;
+use lisa_core::broker::MAX_SEND_BATCH;
 use lisa_core::state::SendOutcome;
 use lisa_service::cli::Output;
 use lisa_service::http::Problem;
@@ -98,7 +98,7 @@ impl Import<'_> {
         let mut texts = Vec::new();
         let mut bytes = 0;
         let mut last = None;
-        while texts.len() < MAX_BATCH && bytes < 1024 * 1024 {
+        while texts.len() < MAX_SEND_BATCH && bytes < 1024 * 1024 {
             let line = match self.lines.next().await {
                 None => break,
                 Some(Ok(line)) => line,

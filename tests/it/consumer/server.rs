@@ -99,9 +99,9 @@ async fn many_messages_over_two_shards_are_each_handled_once() {
         .topic("t", handler)
         .concurrency(100);
     let running = Running::start(consumer.build().unwrap());
-    for round in 0..15 {
+    for round in 0..30 {
         for shard in relay.topic().shards() {
-            let batch: Vec<PreparedMessage> = (0..200)
+            let batch: Vec<PreparedMessage> = (0..100)
                 .map(|n| nameless(&format!("m{shard}-{round}-{n}"), When::NOW))
                 .collect();
             let sent = relay.broker().send(relay.topic(), shard, &batch);

@@ -146,7 +146,13 @@ async fn each_action_of_an_operator_is_recorded_with_its_author_and_outcome() {
     let rest = dana.get_json(&format!("/v1/audit?cursor={next}")).await;
     let both = [&first["entries"], &rest["entries"]].map(|page| page.as_array().unwrap().len());
     assert_eq!(both, [5, 7]);
-    for wrong in ["limit=0", "limit=1001", "cursor=yesterday", "page=2"] {
+    for wrong in [
+        "limit=0",
+        "limit=1001",
+        "cursor=yesterday",
+        "cursor=0-0",
+        "page=2",
+    ] {
         dana.get(&format!("/v1/audit?{wrong}")).await.expect(422);
     }
     let table = verb(&["audit", "--limit", "1"]).await;

@@ -489,6 +489,34 @@ async fn commands_have_the_scheme_and_host_of_the_page() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_page_with_nothing_to_list_has_a_command() {
+    let site = Site::start("").await;
+    let empty = [
+        ("/garbage", "lisa-manager tail t --failures"),
+        (
+            "/topics/t/garbage",
+            "lisa-manager tail t --group default --failures",
+        ),
+        ("/topics/t/keys", "Lisa-Key: "),
+        ("/topics/t/messages", "Lisa-Delay: "),
+        ("/schedules", "lisa-manager config check"),
+        ("/workers", "lisa-consumer run"),
+    ];
+    for (path, command) in empty {
+        eventually(Duration::from_secs(20), async || {
+            let (status, page) = site.get(path, "").await;
+            let advice = page.split_once("class=\"empty\"").map(|(_, rest)| rest);
+            let boxed = advice.and_then(|rest| rest.split_once("class=\"command"));
+            match boxed.is_some_and(|(_, rest)| rest.contains(command)) {
+                true => Ok(()),
+                false => Err(format!("{path}: {status} {page}")),
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_page_is_packed_for_those_who_take_it() {
     let site = Site::start("").await;
     let (_, plain) = site.get("/help", "").await;

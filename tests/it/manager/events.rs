@@ -158,12 +158,12 @@ async fn events_follow_a_cursor_without_payloads_and_what_was_missed_is_counted(
 }
 
 #[tokio::test]
-async fn a_bounded_number_of_requests_wait_for_events_until_the_shutdown() {
+async fn a_client_has_four_requests_that_wait_for_events_until_the_shutdown() {
     let server = Server::start();
     let manager = Manager::start(&server).await;
     let cursor = manager.first("").await;
     let path = format!("{PATH}?cursor={cursor}&wait=20s");
-    let waiting = join_all((0..16).map(|_| manager.api.get(&path)));
+    let waiting = join_all((0..4).map(|_| manager.api.get(&path)));
     let rest = async {
         let refused = eventually(SOON, async || {
             let reply = manager.api.get(PATH).await;

@@ -191,7 +191,7 @@ async fn an_import_that_redis_breaks_off_says_where_to_go_on() {
     let file = dir.path().join("jobs.ndjson");
     std::fs::write(
         &file,
-        lines(0..400, "") + &lines(400..1000, &"x".repeat(2500)),
+        lines(0..400, "") + &lines(400..1000, &"x".repeat(5000)),
     )
     .unwrap();
     let file = file.to_str().unwrap();

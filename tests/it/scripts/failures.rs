@@ -227,6 +227,53 @@ async fn failures_are_listed_by_page_group_and_time() {
     );
 }
 
+#[tokio::test]
+async fn a_page_has_the_newest_of_all_shards_however_they_are_distributed() {
+    let many = TopicSettings {
+        shards: 20,
+        ..settings()
+    };
+    let relay = Relay::with("failures", many).await;
+    let (broker, topic) = (relay.broker(), relay.topic());
+    // Most are on one shard, in the middle of the others by time; each eleventh is of another version.
+    let mut expected = Vec::new();
+    for n in 0..600_u64 {
+        let shard = if (100..500).contains(&n) { 7 } else { n % 20 };
+        let key = relay.key("failures");
+        let key = key.replace(":0}", &format!(":{shard}}}"));
+        let mut add = cmd("XADD");
+        add.arg(key).arg(format!("{}-1", 1000 + n));
+        let record = format!("{} failed\tw\tno", 1000 + n);
+        if n % 11 == 0 {
+            add.arg(&["new", "1"]);
+        } else {
+            let id = format!("m{n:03}");
+            let fields = [
+                "i", &id, "g", "default", "n", "1", "r", &record, "o", "garbage", "t", "0",
+            ];
+            add.arg(&fields);
+            expected.push(id);
+        }
+        let _: String = relay.command(&add).await;
+    }
+    expected.reverse();
+    for limit in [1, 7, 90, 1000] {
+        let (mut seen, mut cursor) = (Vec::new(), None);
+        loop {
+            let filter = FailureFilter::default();
+            let (page, next) = broker.failures(topic, filter, cursor, limit).await.unwrap();
+            let is_full = page.len() == limit;
+            seen.extend(page.into_iter().map(|failure| failure.id.to_string()));
+            match next {
+                Some(next) if is_full => cursor = Some(next),
+                Some(_) => panic!("a page with a next one is not full"),
+                None => break,
+            }
+        }
+        assert_eq!(seen, expected, "{limit} at a time");
+    }
+}
+
 fn follow(relay: &Relay, ready: bool, start: TailStart) -> ShardTail {
     let options = TailOptions {
         group: None,

@@ -12,6 +12,7 @@ use lisa_core::broker::{
     Broker, BrokerError, Event, ShardTail, TailOptions, TailStart, TopicHandle, unless_gone,
 };
 use lisa_core::time::{UnixMs, format_duration, millis};
+use lisa_service::cli::escape_lines;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -20,7 +21,7 @@ use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::relay::Relay;
 use crate::operations::choose_group;
-use crate::operations::events::{EventPage, MAX_WAIT, line};
+use crate::operations::events::{EventPage, MAX_CURSOR, MAX_WAIT, line};
 
 /// The time that a read waits for events.
 const BLOCK: Duration = Duration::from_secs(1);
@@ -99,7 +100,10 @@ async fn read(broker: &Broker, args: &TailArgs) -> Result<(), CliError> {
                 Err(BrokerError::ShardGone { .. }) => drop(failing.remove(&shard)),
                 Err(error) if error.is_retryable() => {
                     if failing.is_empty() {
-                        eprintln!("cannot read events; retrying: {error}");
+                        eprintln!(
+                            "cannot read events; retrying: {}",
+                            escape_lines(&error.to_string())
+                        );
                     }
                     failing.insert(shard);
                     turns.push(turn(tail, topic.clone(), PAUSE));
@@ -143,7 +147,12 @@ async fn follow(client: &Client, args: &TailArgs) -> Result<(), CliError> {
             )
             .query("cursor", cursor.as_ref())
             .query("wait", Some(format_duration(MAX_WAIT)));
+        let asked = Instant::now();
         match call.waits(MAX_WAIT).answer::<EventPage>().await {
+            Ok(page) if page.next.len() > MAX_CURSOR => {
+                let why = format!("the manager returned a cursor of {} bytes", page.next.len());
+                return Err(CliError::Failed(why));
+            }
             Ok(page) => {
                 if std::mem::take(&mut is_failing) {
                     eprintln!("can read events again");
@@ -151,11 +160,18 @@ async fn follow(client: &Client, args: &TailArgs) -> Result<(), CliError> {
                 if !print(&page.events)? {
                     return Ok(());
                 }
+                // A manager that does not wait must not be asked all the time.
+                if page.events.is_empty() && cursor.is_some() && asked.elapsed() < PAUSE {
+                    sleep(PAUSE).await;
+                }
                 cursor = Some(page.next);
             }
             Err(error) if cursor.is_some() && error.is_unavailable() => {
                 if !std::mem::replace(&mut is_failing, true) {
-                    eprintln!("cannot read events; retrying: {error}");
+                    eprintln!(
+                        "cannot read events; retrying: {}",
+                        escape_lines(&error.to_string())
+                    );
                 }
                 sleep(PAUSE).await;
             }

@@ -121,6 +121,10 @@ impl FromStr for FailureCursor {
         let (shard, entry) = text.split_once(':').ok_or(InvalidCursor)?;
         let shard = Shard::new(shard.parse().map_err(|_| InvalidCursor)?);
         let entry = entry.parse().map_err(|_| InvalidCursor)?;
+        // Nothing comes before it, and Redis refuses such a range.
+        if entry == EntryId::default() {
+            return Err(InvalidCursor);
+        }
         Ok(Self { entry, shard })
     }
 }
@@ -147,68 +151,106 @@ impl Broker {
         before: Option<FailureCursor>,
         limit: usize,
     ) -> Result<(Vec<Failure>, Option<FailureCursor>), BrokerError> {
-        let limit = limit.clamp(1, FAILURES_KEPT);
-        let reads: Vec<_> = topic
+        let most = limit.clamp(1, FAILURES_KEPT) + 1;
+        // Those of other groups are left out. A small page must not read them a few at a time.
+        let wanted = match filter.group {
+            Some(_) => most.max(AT_ONCE),
+            None => most,
+        };
+        // Read in rounds: a page of each shard would be too much for a topic of many shards.
+        let at_once = (2 * wanted).div_ceil(topic.shards().len()).min(wanted);
+        let mut reads: Vec<_> = topic
             .shards()
-            .map(|shard| self.failures_of_shard(topic, shard, filter, before, limit + 1))
+            .map(|shard| ShardRead::new(shard, before))
             .collect();
-        let found = of_each(reads).await?;
-        let mut all: Vec<_> = found.into_iter().flatten().collect();
-        all.sort_unstable_by_key(|(cursor, _)| std::cmp::Reverse(*cursor));
-        let more = all.len() > limit;
-        all.truncate(limit);
+        let mut all = Vec::new();
+        loop {
+            let round = reads
+                .into_iter()
+                .map(|read| self.read_on(topic, filter, read, at_once));
+            let round = of_each(round.collect()).await?;
+            let (read, found): (Vec<_>, Vec<_>) = round.into_iter().unzip();
+            all.extend(found.into_iter().flatten());
+            all.sort_unstable_by_key(|(cursor, _)| std::cmp::Reverse(*cursor));
+            all.truncate(most);
+            let oldest = all.last().filter(|_| all.len() == most);
+            let oldest = oldest.map(|(cursor, _)| *cursor);
+            reads = read
+                .into_iter()
+                .filter(|read| {
+                    !read.is_over && oldest.is_none_or(|oldest| read.reached > Some(oldest))
+                })
+                .collect();
+            if reads.is_empty() {
+                break;
+            }
+        }
+        let more = all.len() == most;
+        all.truncate(most - 1);
         let next = all.last().filter(|_| more).map(|(cursor, _)| *cursor);
         let failures = all.into_iter().map(|(_, failure)| failure).collect();
         Ok((failures, next))
     }
 
-    async fn failures_of_shard(
+    /// Reads the next failures of a shard, and leaves out those of other groups.
+    async fn read_on(
         &self,
         topic: &TopicHandle,
-        shard: Shard,
         filter: FailureFilter<'_>,
-        before: Option<FailureCursor>,
-        most: usize,
-    ) -> Result<Vec<(FailureCursor, Failure)>, BrokerError> {
-        let key = &topic.keys(shard)?.failures;
+        mut read: ShardRead,
+        at_once: usize,
+    ) -> Result<(ShardRead, Vec<(FailureCursor, Failure)>), BrokerError> {
+        let shard = read.shard;
         let since = filter.since.unwrap_or_default().get().to_string();
-        let mut end = before.map_or_else(
+        let command = command("XREVRANGE", &topic.keys(shard)?.failures)
+            .arg(&[read.end.as_str(), since.as_str(), "COUNT"])
+            .arg(at_once);
+        let entries: Vec<FailureEntry> = self.ask(command).await?;
+        read.is_over = entries.len() < at_once;
+        if let Some(FailureEntry(entry, _)) = entries.last() {
+            read.end = format!("({entry}");
+            read.reached = Some(FailureCursor {
+                entry: *entry,
+                shard,
+            });
+        }
+        let found = entries
+            .into_iter()
+            .filter_map(|FailureEntry(entry, failure)| {
+                let of_group =
+                    |failure: &Failure| filter.group.is_none_or(|group| failure.group == *group);
+                Some((FailureCursor { entry, shard }, failure.filter(of_group)?))
+            });
+        let found = found.collect();
+        Ok((read, found))
+    }
+}
+
+/// The progress of a read of a shard's failures, newest first.
+struct ShardRead {
+    shard: Shard,
+    /// Where the next read ends, as Redis names it.
+    end: String,
+    /// The last failure that was read.
+    reached: Option<FailureCursor>,
+    is_over: bool,
+}
+
+impl ShardRead {
+    fn new(shard: Shard, before: Option<FailureCursor>) -> Self {
+        let end = before.map_or_else(
             || "+".to_owned(),
             |before| {
                 let open = if shard < before.shard { "" } else { "(" };
                 format!("{open}{}", before.entry)
             },
         );
-        // Those of other groups are left out. A small page must not read them a few at a time.
-        let at_once = match filter.group {
-            Some(_) => most.max(AT_ONCE),
-            None => most,
-        };
-        let mut found = Vec::new();
-        loop {
-            let read = command("XREVRANGE", key)
-                .arg(&[end.as_str(), since.as_str(), "COUNT"])
-                .arg(at_once);
-            let entries: Vec<FailureEntry> = self.ask(read).await?;
-            let last = entries.last().map(|last| last.0);
-            let is_last = entries.len() < at_once;
-            found.extend(
-                entries
-                    .into_iter()
-                    .filter_map(|FailureEntry(entry, failure)| {
-                        let of_group = |failure: &Failure| {
-                            filter.group.is_none_or(|group| failure.group == *group)
-                        };
-                        Some((FailureCursor { entry, shard }, failure.filter(of_group)?))
-                    }),
-            );
-            match last {
-                Some(last) if !is_last && found.len() < most => end = format!("({last}"),
-                _ => break,
-            }
+        Self {
+            shard,
+            end,
+            reached: None,
+            is_over: false,
         }
-        found.truncate(most);
-        Ok(found)
     }
 }
 
@@ -267,7 +309,7 @@ mod tests {
         assert_eq!(cursor.to_string(), "3:17-2");
         assert!(cursor < "0:18-0".parse().unwrap());
         assert!(cursor < "4:17-2".parse().unwrap());
-        for bad in ["", "3", "3:", ":17-2", "x:17-2", "3:17"] {
+        for bad in ["", "3", "3:", ":17-2", "x:17-2", "3:17", "3:0-0"] {
             assert!(bad.parse::<FailureCursor>().is_err(), "{bad}");
         }
     }

@@ -66,6 +66,19 @@ pub struct TailOptions {
     pub start: TailStart,
 }
 
+impl TailOptions {
+    /// Returns the number of streams that are read for a topic: one for the failures of each shard, and one for each group on
+    /// each shard.
+    pub fn streams(&self, topic: &TopicHandle) -> usize {
+        let groups = match (self.ready, &self.group) {
+            (false, _) => 0,
+            (true, Some(_)) => 1,
+            (true, None) => topic.groups().len(),
+        };
+        topic.shards().len() * (groups + 1)
+    }
+}
+
 /// The first events to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TailStart {

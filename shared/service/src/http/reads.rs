@@ -25,6 +25,12 @@ const SHARE: usize = 8;
 const CONCURRENT_STATISTICS: usize = 4;
 /// The share of one client.
 const SHARE_OF_STATISTICS: usize = 2;
+/// The number of reads of a process that wait for something to happen.
+const CONCURRENT_WAITS: usize = 16;
+/// The share of one client.
+const SHARE_OF_WAITS: usize = 4;
+/// The longest time of a read that waits for up to 20 s.
+const WAIT_WITHIN: Duration = Duration::from_secs(25);
 /// The network bits of an IPv6 address: a /64 counts as one client.
 const NETWORK: u128 = !(u64::MAX as u128);
 
@@ -37,26 +43,32 @@ pub struct Reads {
 
 impl Default for Reads {
     fn default() -> Self {
-        Self::new(CONCURRENT_READS, SHARE)
+        Self::new(CONCURRENT_READS, SHARE, READ_WITHIN)
     }
 }
 
 impl Reads {
-    fn new(slots: usize, share: usize) -> Self {
+    fn new(slots: usize, share: usize, within: Duration) -> Self {
         Self {
             slots: Arc::new(Slots {
                 all: Semaphore::new(slots),
                 share,
                 clients: Mutex::default(),
             }),
-            within: READ_WITHIN,
+            within,
         }
     }
 
     /// Creates the limits of statistics. They are separate, so that other reads cannot delay what operators need to see.
     #[must_use]
     pub fn of_statistics() -> Self {
-        Self::new(CONCURRENT_STATISTICS, SHARE_OF_STATISTICS)
+        Self::new(CONCURRENT_STATISTICS, SHARE_OF_STATISTICS, READ_WITHIN)
+    }
+
+    /// Creates the limits of reads that wait for up to 20 s. Use them with [`Reads::bound_waits`].
+    #[must_use]
+    pub fn of_waits() -> Self {
+        Self::new(CONCURRENT_WAITS, SHARE_OF_WAITS, WAIT_WITHIN)
     }
 
     /// Answers a read in time. Apply it to routes with [`axum::middleware::from_fn_with_state`], inside the layer that
@@ -65,8 +77,6 @@ impl Reads {
     /// If Redis does not answer, the problem is `unavailable`, never `indeterminate`: a read leaves nothing half done.
     pub async fn bound(State(reads): State<Self>, request: Request, next: Next) -> Response {
         let until = Instant::now() + reads.within;
-        let unavailable =
-            |detail: &str| Problem::new(ProblemCode::Unavailable, detail).into_response();
         let share = Share::of(reads.slots.clone(), Client::of(&request));
         // The share comes first, so that the excess reads of one client do not wait in the others' queue.
         let Ok(Ok(_own)) = timeout_at(until, share.permits.acquire()).await else {
@@ -75,14 +85,35 @@ impl Reads {
         let Ok(Ok(_slot)) = timeout_at(until, reads.slots.all.acquire()).await else {
             return unavailable("too many concurrent reads");
         };
-        match timeout_at(until, next.run(request)).await {
-            Ok(response) if response.extensions().get() == Some(&ProblemCode::Indeterminate) => {
-                unavailable("Redis did not answer")
-            }
-            Ok(response) => response,
-            Err(_) => unavailable("Redis did not answer in time"),
-        }
+        answer_within(until, request, next).await
     }
+
+    /// Does what [`Reads::bound`] does for a read that waits, but refuses at once what exceeds the limits: a slot is free only
+    /// when a wait ends.
+    pub async fn bound_waits(State(reads): State<Self>, request: Request, next: Next) -> Response {
+        let share = Share::of(reads.slots.clone(), Client::of(&request));
+        let Ok(_own) = share.permits.try_acquire() else {
+            return unavailable("too many requests of this client wait; retry later");
+        };
+        let Ok(_slot) = reads.slots.all.try_acquire() else {
+            return unavailable("too many requests wait; retry later");
+        };
+        answer_within(Instant::now() + reads.within, request, next).await
+    }
+}
+
+async fn answer_within(until: Instant, request: Request, next: Next) -> Response {
+    match timeout_at(until, next.run(request)).await {
+        Ok(response) if response.extensions().get() == Some(&ProblemCode::Indeterminate) => {
+            unavailable("Redis did not answer")
+        }
+        Ok(response) => response,
+        Err(_) => unavailable("Redis did not answer in time"),
+    }
+}
+
+fn unavailable(detail: &str) -> Response {
+    Problem::new(ProblemCode::Unavailable, detail).into_response()
 }
 
 /// The slots of concurrent reads, and their clients.
@@ -181,6 +212,50 @@ mod tests {
 
     use super::*;
     use crate::http::auth::{Scope, Token, TokenSet};
+
+    #[tokio::test]
+    async fn a_client_has_a_share_of_the_waits_and_an_excess_one_is_refused_at_once() {
+        let reads = Reads::of_waits();
+        let release = Arc::new(Notify::new());
+        let held = release.clone();
+        let wait = move || {
+            let held = held.clone();
+            async move { held.notified().await }
+        };
+        let router = Router::new()
+            .route("/", get(wait))
+            .layer(from_fn_with_state(reads.clone(), Reads::bound_waits));
+        let from = |last: u8| {
+            let mut request = Request::get("/").body(Body::empty()).unwrap();
+            let peer = SocketAddr::from(([10, 0, 0, last], 1));
+            request.extensions_mut().insert(ConnectInfo(peer));
+            request
+        };
+        let wait_as = |last| tokio::spawn(answer(router.clone(), from(last)));
+        let mut waits: Vec<JoinHandle<_>> = (0..CONCURRENT_WAITS)
+            .map(|n| wait_as((n / SHARE_OF_WAITS) as u8))
+            .collect();
+        while reads.slots.all.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let (status, _, body) = answer(router.clone(), from(0)).await;
+        assert!(status == 503 && body.contains("of this client"), "{body}");
+        let (status, _, body) = answer(router.clone(), from(9)).await;
+        assert!(status == 503 && !body.contains("of this client"), "{body}");
+        waits.pop().unwrap().abort();
+        while reads.slots.all.available_permits() == 0 {
+            tokio::task::yield_now().await;
+        }
+        let last = wait_as(9);
+        while reads.slots.all.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        release.notify_waiters();
+        assert_eq!(last.await.unwrap().0, 200);
+        for wait in waits {
+            assert_eq!(wait.await.unwrap().0, 200);
+        }
+    }
 
     /// Returns the status of a route's answer, whether it has `Retry-After`, and the body.
     async fn answer(router: Router, request: Request) -> (u16, bool, String) {

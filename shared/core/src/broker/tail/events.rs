@@ -87,8 +87,7 @@ impl Broker {
         cursor: Option<EventCursor>,
     ) -> Result<(Vec<Event>, EventCursor), BrokerError> {
         let shards: Vec<_> = topic.shards().collect();
-        let streams = shards.len() * (topic.groups().len() + 1);
-        let page = (MOST / streams.max(1)).max(1);
+        let page = (MOST / options.streams(topic).max(1)).max(1);
         let is_first = cursor.is_none();
         let mut known = cursor.unwrap_or_default().0;
         let read = |shard| {
