@@ -130,6 +130,11 @@ impl RabbitMq {
         self.ctl(&["set_vm_memory_high_watermark", share]).await;
     }
 
+    /// Writes what was declared to its log file. A kill right after a declaration could lose even a durable queue.
+    pub async fn sync(&self) {
+        self.ctl(&["eval", "ok = mnesia:sync_log()."]).await;
+    }
+
     /// Stops it as an administrator would: SIGTERM, and waits until it has ended.
     pub fn stop(&mut self) {
         self.ward.signal(Signal::TERM);

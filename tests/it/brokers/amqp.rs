@@ -146,6 +146,7 @@ async fn killed(count: usize) {
         return;
     };
     Peer::new(&rabbit.url()).await.queue("out").await;
+    rabbit.sync().await;
     let scene = Scene::start(&sink(&rabbit.url(), r#", routing_key = "out""#)).await;
     let third = count / 3;
     scene.send(ids(third)).await;
