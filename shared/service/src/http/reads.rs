@@ -225,15 +225,10 @@ mod tests {
         let router = Router::new()
             .route("/", get(wait))
             .layer(from_fn_with_state(reads.clone(), Reads::bound_waits));
-        let from = |last: u8| {
-            let mut request = Request::get("/").body(Body::empty()).unwrap();
-            let peer = SocketAddr::from(([10, 0, 0, last], 1));
-            request.extensions_mut().insert(ConnectInfo(peer));
-            request
-        };
-        let wait_as = |last| tokio::spawn(answer(router.clone(), from(last)));
+        let from = |client: usize| from(&format!("10.0.0.{client}:1"), "/");
+        let wait_as = |client| tokio::spawn(answer(router.clone(), from(client)));
         let mut waits: Vec<JoinHandle<_>> = (0..CONCURRENT_WAITS)
-            .map(|n| wait_as((n / SHARE_OF_WAITS) as u8))
+            .map(|n| wait_as(n / SHARE_OF_WAITS))
             .collect();
         while reads.slots.all.available_permits() > 0 {
             tokio::task::yield_now().await;
@@ -280,10 +275,7 @@ mod tests {
     }
 
     fn reads(slots: usize, share: usize) -> Reads {
-        Reads {
-            within: Duration::from_millis(20),
-            ..Reads::new(slots, share)
-        }
+        Reads::new(slots, share, Duration::from_millis(20))
     }
 
     fn router(reads: &Reads, go_on: Arc<Notify>) -> Router {
