@@ -229,7 +229,7 @@ impl Broker {
 /// The progress of a read of a shard's failures, newest first.
 struct ShardRead {
     shard: Shard,
-    /// Where the next read ends, as Redis names it.
+    /// The end of the next range, as `XREVRANGE` takes it.
     end: String,
     /// The last failure that was read.
     reached: Option<FailureCursor>,
