@@ -19,6 +19,7 @@ mod moving;
 mod operators;
 mod readers;
 mod recurring;
+mod served;
 mod snapshot;
 mod unsound;
 mod watching;

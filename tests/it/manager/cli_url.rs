@@ -1,14 +1,13 @@
 //! The command line over `--url`: the same results as over Redis, and clear errors.
 
 use super::operators::{PATIENCE, lisa_manager};
+use super::served::Served;
 use super::{SOON, config, put_in_garbage, send};
 use lisa_core::broker::Broker;
-use lisa_manager::combined;
-use lisa_service::role::Runtime;
 use lisa_service::shutdown::Shutdown;
 use lisa_tests::process::Finished;
 use lisa_tests::relay::{message, ms};
-use lisa_tests::{Api, Binary, Launch, Server, eventually, free_port};
+use lisa_tests::{Binary, Launch, Server, eventually, free_port};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -31,39 +30,25 @@ struct Both {
 
 impl Both {
     async fn start(with_producer: bool) -> Self {
-        let (server, port) = (Server::start(), free_port());
-        let listen = format!("127.0.0.1:{port}");
+        let server = Server::start();
         let keys = [
-            ("manager.listen", listen.as_str()),
             ("auth.tokens", TOKENS),
             ("topics.orders.groups", r#"["billing", "search"]"#),
             ("topics.keyed.key_index", "true"),
             ("manager.jobs.sweep", "* * * * * *"),
         ];
-        let shutdown = Shutdown::manual(SOON);
-        let config = config(&server, "cli", &keys);
-        let runtime = Runtime::with_shutdown("manager", config, shutdown.clone()).unwrap();
-        let broker = runtime.broker.clone();
-        let run = tokio::spawn(async move {
-            combined::run(runtime, with_producer).await.unwrap();
-        });
-        let api = Api::new(port);
-        eventually(SOON, async || match api.try_get("/readyz").await {
-            Some(reply) if reply.status == 200 => Ok(()),
-            other => Err(format!("{other:?}")),
-        })
-        .await;
+        let served = Served::with(&server, "cli", &keys, with_producer).await;
         let tokens = tempfile::tempdir().unwrap();
         for token in ["reader", "operator", "stranger"] {
             std::fs::write(tokens.path().join(token), format!("{token}\n")).unwrap();
         }
         Self {
             server,
-            url: format!("http://{listen}"),
-            broker,
+            url: served.url,
+            broker: served.broker,
             tokens,
-            shutdown,
-            run,
+            shutdown: served.shutdown,
+            run: served.run,
         }
     }
 

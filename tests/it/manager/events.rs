@@ -1,55 +1,25 @@
 //! The route of the events of a topic: what it returns, its bounds, and its end.
 
-use super::{SOON, config, put_in_garbage, send, wait_for};
+use super::served::Served;
+use super::{SOON, put_in_garbage, send, wait_for};
 use futures_util::future::join_all;
-use lisa_core::broker::Broker;
 use lisa_core::state::State;
-use lisa_manager::combined;
-use lisa_service::role::Runtime;
-use lisa_service::shutdown::Shutdown;
 use lisa_tests::relay::{message, ms};
-use lisa_tests::{Api, Server, eventually, free_port};
+use lisa_tests::{Server, eventually};
 use serde_json::Value;
-use tokio::task::JoinHandle;
 
 const PATH: &str = "/v1/topics/orders/events";
 
-struct Manager {
-    api: Api,
-    broker: Broker,
-    shutdown: Shutdown,
-    run: JoinHandle<()>,
+async fn start(server: &Server) -> Served {
+    Served::start(
+        server,
+        "events",
+        &[("topics.orders.groups", r#"["billing"]"#)],
+    )
+    .await
 }
 
-impl Manager {
-    async fn start(server: &Server) -> Self {
-        let port = free_port();
-        let listen = format!("127.0.0.1:{port}");
-        let keys = [
-            ("manager.listen", listen.as_str()),
-            ("topics.orders.groups", r#"["billing"]"#),
-        ];
-        let shutdown = Shutdown::manual(SOON);
-        let config = config(server, "events", &keys);
-        let runtime = Runtime::with_shutdown("manager", config, shutdown.clone()).unwrap();
-        let broker = runtime.broker.clone();
-        let run = tokio::spawn(async move {
-            combined::run(runtime, false).await.unwrap();
-        });
-        let api = Api::new(port);
-        eventually(SOON, async || match api.try_get("/readyz").await {
-            Some(reply) if reply.status == 200 => Ok(()),
-            other => Err(format!("{other:?}")),
-        })
-        .await;
-        Self {
-            api,
-            broker,
-            shutdown,
-            run,
-        }
-    }
-
+impl Served {
     /// Returns the events that follow a cursor, and the next cursor.
     async fn after(&self, cursor: &str, more: &str) -> (Vec<Value>, String) {
         let path = format!("{PATH}?cursor={cursor}{more}");
@@ -75,7 +45,7 @@ fn kinds(events: &[Value]) -> Vec<&str> {
 #[tokio::test]
 async fn events_follow_a_cursor_without_payloads_and_what_was_missed_is_counted() {
     let server = Server::start();
-    let manager = Manager::start(&server).await;
+    let manager = start(&server).await;
     let topic = manager
         .broker
         .topic(&"orders".parse().unwrap())
@@ -160,7 +130,7 @@ async fn events_follow_a_cursor_without_payloads_and_what_was_missed_is_counted(
 #[tokio::test]
 async fn a_client_has_four_requests_that_wait_for_events_until_the_shutdown() {
     let server = Server::start();
-    let manager = Manager::start(&server).await;
+    let manager = start(&server).await;
     let cursor = manager.first("").await;
     let path = format!("{PATH}?cursor={cursor}&wait=20s");
     let waiting = join_all((0..4).map(|_| manager.api.get(&path)));
@@ -180,5 +150,22 @@ async fn a_client_has_four_requests_that_wait_for_events_until_the_shutdown() {
     for reply in ended {
         assert_eq!(reply.expect(200).json()["events"], Value::Array(vec![]));
     }
+    manager.run.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_topic_of_too_many_streams_is_refused_before_they_are_read() {
+    let server = Server::start();
+    let keys = [("topics.wide.shards", "300")];
+    let manager = Served::start(&server, "wide", &keys).await;
+    let path = "/v1/topics/wide/events?failures=true";
+    let problem = manager.api.get(path).await.expect(422).json();
+    assert_eq!(problem["errors"][0]["field"], "group", "{problem}");
+    let stats = manager.broker.connection().servers()[0]
+        .call(redis::cmd("INFO").arg("commandstats"), SOON)
+        .await;
+    let stats: String = redis::from_redis_value(stats.unwrap()).unwrap();
+    assert!(!stats.contains("cmdstat_xinfo|stream"), "{stats}");
+    manager.shutdown.begin();
     manager.run.await.unwrap();
 }

@@ -1,55 +1,20 @@
 //! Garbage jobs: requeue and purge by filter, over HTTP and on the command line, stopped, and resumed by another manager.
 
-use lisa_core::broker::{Broker, TopicHandle, Verdict};
-use lisa_manager::combined;
-use lisa_service::role::Runtime;
-use lisa_service::shutdown::Shutdown;
+use lisa_core::broker::{TopicHandle, Verdict};
 use lisa_tests::http::Reply;
 use lisa_tests::relay::{self, ms};
-use lisa_tests::{Api, Server, eventually, free_port};
+use lisa_tests::{Server, eventually};
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 
 use super::operators::{PATIENCE, lisa_manager};
-use super::{SOON, config, read, send};
+use super::served::Served;
+use super::{SOON, read, send};
 
-/// A manager with an HTTP interface.
-struct Manager {
-    api: Api,
-    broker: Broker,
-    shutdown: Shutdown,
-    run: JoinHandle<()>,
+async fn start(server: &Server, namespace: &str) -> Served {
+    Served::start(server, namespace, &[("topics.orders.shards", "1")]).await
 }
 
-impl Manager {
-    async fn start(server: &Server, namespace: &str) -> Self {
-        let port = free_port();
-        let listen = format!("127.0.0.1:{port}");
-        let keys = [
-            ("manager.listen", listen.as_str()),
-            ("topics.orders.shards", "1"),
-        ];
-        let shutdown = Shutdown::manual(SOON);
-        let config = config(server, namespace, &keys);
-        let runtime = Runtime::with_shutdown("manager", config, shutdown.clone()).unwrap();
-        let broker = runtime.broker.clone();
-        let run = tokio::spawn(async move {
-            combined::run(runtime, false).await.unwrap();
-        });
-        let api = Api::new(port);
-        eventually(SOON, async || match api.try_get("/readyz").await {
-            Some(reply) if reply.status == 200 => Ok(()),
-            other => Err(format!("{other:?}")),
-        })
-        .await;
-        Self {
-            api,
-            broker,
-            shutdown,
-            run,
-        }
-    }
-
+impl Served {
     async fn post(&self, path: &str, body: Value) -> Reply {
         let path = format!("/v1/{path}");
         self.api.call(reqwest::Method::POST, &path, &body).await
@@ -91,7 +56,7 @@ impl Manager {
 }
 
 /// Puts messages into garbage, the nth with the error `error(n)`.
-async fn fill(manager: &Manager, count: usize, error: impl Fn(usize) -> String) {
+async fn fill(manager: &Served, count: usize, error: impl Fn(usize) -> String) {
     let topic = manager.topic().await;
     for n in 0..count {
         send(
@@ -134,7 +99,7 @@ fn named(problem: &Value) -> Vec<&str> {
 #[tokio::test]
 async fn a_job_takes_what_matches_and_was_in_garbage_when_it_began() {
     let server = Server::start();
-    let manager = Manager::start(&server, "jobs").await;
+    let manager = start(&server, "jobs").await;
     fill(&manager, 150, timeout_or_other).await;
     let jobs = "topics/orders/groups/default/garbage/jobs";
     let filter = json!({ "verb": "requeue", "error": "timed out after # ms: …", "dry_run": true });
@@ -231,11 +196,11 @@ async fn a_job_takes_what_matches_and_was_in_garbage_when_it_began() {
 #[tokio::test]
 async fn a_slow_job_is_stopped_and_another_manager_resumes_what_a_killed_one_left() {
     let server = Server::start();
-    let first = Manager::start(&server, "resumed").await;
+    let first = start(&server, "resumed").await;
     fill(&first, 120, timeout_or_other).await;
     let slow = json!({ "verb": "requeue", "error": "no order", "rate": 1 });
     let job = first.start_job(slow.clone()).await;
-    let progress = async |manager: &Manager, least: u64| {
+    let progress = async |manager: &Served, least: u64| {
         eventually(SOON, async || {
             let jobs = manager.api.get_json("/v1/garbage/jobs").await["jobs"].clone();
             match jobs[0]["done"].as_u64() {
@@ -262,7 +227,7 @@ async fn a_slow_job_is_stopped_and_another_manager_resumes_what_a_killed_one_lef
     first.run.abort();
     let _ = first.run.await;
     drop(first.broker);
-    let second = Manager::start(&server, "resumed").await;
+    let second = start(&server, "resumed").await;
     let before = progress(&second, 1).await;
     progress(&second, before + 1).await;
     let id = job["id"].as_str().unwrap();
@@ -279,7 +244,7 @@ async fn a_slow_job_is_stopped_and_another_manager_resumes_what_a_killed_one_lef
 #[tokio::test]
 async fn the_command_line_starts_lists_and_stops_jobs() {
     let server = Server::start();
-    let manager = Manager::start(&server, "cli").await;
+    let manager = start(&server, "cli").await;
     fill(&manager, 9, timeout_or_other).await;
     let verb = async |arguments: &[&str]| lisa_manager(&server, arguments).run(PATIENCE).await;
     let counted = verb(&[
@@ -323,7 +288,7 @@ async fn the_command_line_starts_lists_and_stops_jobs() {
 #[tokio::test]
 async fn running_and_ended_jobs_are_bounded() {
     let server = Server::start();
-    let manager = Manager::start(&server, "bounds").await;
+    let manager = start(&server, "bounds").await;
     for _ in 0..25 {
         let job = manager.start_job(json!({ "verb": "purge" })).await;
         manager.job(&job["id"], "done").await;

@@ -7,6 +7,7 @@ use lisa_core::broker::{
 use lisa_core::state::Settled;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{OnExpired, Shard, TopicSettings};
+use lisa_tests::Server;
 use lisa_tests::relay::{self, Relay, START, WORKER, message, ms, retry, settings, settlement};
 use redis::cmd;
 use std::time::Duration;
@@ -272,6 +273,38 @@ async fn a_page_has_the_newest_of_all_shards_however_they_are_distributed() {
         }
         assert_eq!(seen, expected, "{limit} at a time");
     }
+}
+
+#[tokio::test]
+async fn a_page_reads_about_as_many_entries_however_many_shards_there_are() {
+    let server = Server::start();
+    let many = TopicSettings {
+        shards: 100,
+        ..settings()
+    };
+    let connection = relay::connection(&server).await;
+    let relay = Relay::on(&server, &connection, "failures", many).await;
+    let fill = "for i = 1, 200 do redis.call('XADD', KEYS[1], '*', 'i', 'm', 'g', 'default', 'n', '1', 'r', '1 failed\tw\tno', 'o', 'garbage') end";
+    for shard in 0..100 {
+        let key = relay.key("failures").replace(":0}", &format!(":{shard}}}"));
+        let () = relay.command(cmd("EVAL").arg(fill).arg(1).arg(key)).await;
+    }
+    for (setting, value) in [
+        ("slowlog-max-len", "10000"),
+        ("slowlog-log-slower-than", "0"),
+    ] {
+        let () = relay
+            .command(cmd("CONFIG").arg(&["SET", setting, value]))
+            .await;
+    }
+    let found = failures(&relay).await;
+    assert_eq!(found.len(), 1000);
+    type Entry = (i64, i64, u64, Vec<String>, String, String);
+    let calls: Vec<Entry> = relay.command(cmd("SLOWLOG").arg("GET").arg(10_000)).await;
+    let counts = calls.iter().filter(|call| call.3[0] == "XREVRANGE");
+    let asked: usize = counts.map(|call| call.3[5].parse::<usize>().unwrap()).sum();
+    // Two pages at a time, and a few rounds for the shards with the newest.
+    assert!((1000..=10_000).contains(&asked), "{asked} entries");
 }
 
 fn follow(relay: &Relay, ready: bool, start: TailStart) -> ShardTail {
