@@ -1,0 +1,96 @@
+//! SQS clients sign their requests if the gateway has tokens.
+
+use lisa_tests::sqs::{hex, signed};
+use sha2::{Digest, Sha256};
+
+use super::*;
+
+const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_tokens_a_request_must_be_signed_and_have_the_scope() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("secret");
+    std::fs::write(&file, format!("{SECRET}\n")).expect("a file");
+    let token = |name: &str, scopes: &str, more: &str| {
+        let hash = hex(&Sha256::digest(name));
+        format!(
+            "[[auth.tokens]]\nname = \"{name}\"\nsha256 = \"{hash}\"\nscopes = [{scopes}]\n{more}\n"
+        )
+    };
+    let secret = format!("aws_secret_file = \"{}\"", file.display());
+    let more = [
+        "consumer.gateway.sqs = true\n".to_owned(),
+        token("sender", "\"send\"", &secret),
+        token("worker", "\"receive\"", &secret),
+        token("operator", "\"operate\", \"read\"", &secret),
+        token("bearer", "\"send\", \"receive\"", ""),
+    ];
+    let site = Site::start("[topics.t]", &more.concat()).await;
+    let api = site.api(0);
+    let call = async |name: &str, action: &str, body: Value| {
+        send_request(signed(api, name, SECRET, action, &body)).await
+    };
+    let message = of("t", json!({"MessageBody": "hello"}));
+    call("sender", "SendMessage", message.clone()).await.ok();
+    let received = call(
+        "worker",
+        "ReceiveMessage",
+        of("t", json!({"WaitTimeSeconds": 20})),
+    )
+    .await
+    .ok();
+    let handle = with_handle(&received["Messages"][0], json!({}));
+    call("worker", "DeleteMessage", of("t", handle)).await.ok();
+    for (name, action, scope) in [
+        ("worker", "SendMessage", "send"),
+        ("sender", "ReceiveMessage", "receive"),
+        ("sender", "ListQueues", "read"),
+        ("worker", "PurgeQueue", "operate"),
+    ] {
+        let refused = call(name, action, message.clone()).await;
+        assert_eq!(refused.status, 403);
+        let text = refused.fails("AccessDeniedException");
+        assert!(text.contains(&format!("`{scope}`")), "{text}");
+    }
+    let queues = call("operator", "ListQueues", json!({})).await.ok();
+    assert_eq!(queues["QueueUrls"].as_array().map(Vec::len), Some(1));
+    call("worker", "GetQueueUrl", json!({"QueueName": "t"}))
+        .await
+        .ok();
+    for name in ["bearer", "nobody"] {
+        call(name, "SendMessage", message.clone())
+            .await
+            .fails("InvalidClientTokenId");
+    }
+    let wrong = signed(api, "sender", "another secret key", "SendMessage", &message);
+    send_request(wrong).await.fails("SignatureDoesNotMatch");
+    let altered = signed(api, "sender", SECRET, "SendMessage", &message).body("{}");
+    send_request(altered).await.fails("SignatureDoesNotMatch");
+    // The bearer token of another route is no signature.
+    let target = ("x-amz-target", "AmazonSQS.SendMessage");
+    let unsigned = || {
+        api.request(Method::POST, "/")
+            .header("content-type", JSON)
+            .header(target.0, target.1)
+    };
+    send_request(unsigned().body("{}"))
+        .await
+        .fails("MissingAuthenticationToken");
+    let bearer = unsigned()
+        .header("authorization", "Bearer bearer")
+        .body("{}");
+    send_request(bearer).await.fails("IncompleteSignature");
+    assert_eq!(site.stats("t").await["counters"]["accepted"], 1);
+    send_request(signed(api, "sender", SECRET, "Invented", &json!({})))
+        .await
+        .fails("InvalidAction");
+    let metrics = api.get("/metrics").await.body;
+    for line in [
+        r#"lisa_sqs_requests_total{action="SendMessage",code="ok"} 1"#,
+        r#"lisa_sqs_requests_total{action="PurgeQueue",code="AccessDenied"} 1"#,
+        r#"lisa_sqs_requests_total{action="other",code="InvalidAction"} 1"#,
+    ] {
+        assert!(metrics.contains(line), "{line}");
+    }
+}
