@@ -14,6 +14,7 @@ mod groups;
 mod history;
 mod jobs;
 mod keys;
+mod query;
 mod schedules;
 mod topics;
 

@@ -1,11 +1,12 @@
 //! Lists the actions of operators.
 
 use axum::Json;
-use axum::extract::{Query, State as With};
+use axum::extract::State as With;
 use lisa_core::message::EntryId;
 use lisa_service::http::Problem;
 use serde::Deserialize;
 
+use super::query::{Fields, limit};
 use super::{Api, invalid, problem};
 use crate::operations::audit::{self, AuditPage};
 
@@ -28,13 +29,9 @@ pub(super) struct PageQuery {
     responses((status = 200, description = "A page of actions; `next` is null on the last page", body = AuditPage)))]
 pub(super) async fn list(
     With(api): With<Api>,
-    query: Result<Query<PageQuery>, axum::extract::rejection::QueryRejection>,
+    Fields(query): Fields<PageQuery>,
 ) -> Result<Json<AuditPage>, Problem> {
-    let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
-    let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
-    if !(1..=MAX_LIMIT).contains(&limit) {
-        return Err(invalid("limit", &format!("allowed is 1 to {MAX_LIMIT}")));
-    }
+    let limit = limit(query.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
     let cursor = query.cursor.as_deref().map(str::parse::<EntryId>);
     let cursor = match cursor.transpose() {
         // Nothing comes before this one, and Redis refuses such a range.

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State as With};
-use lisa_core::broker::{EventCursor, InvalidCursor, TailOptions, TailStart};
-use lisa_core::time::{InvalidTime, UnixMs, parse_duration};
+use axum::extract::{Path, State as With};
+use lisa_core::broker::{EventCursor, TailOptions, TailStart};
 use lisa_service::http::Problem;
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
+use super::query::{Fields, duration, value};
 use super::{Api, invalid, problem};
 use crate::operations::events::{EventPage, MAX_CURSOR, MAX_WAIT, line};
 
@@ -45,22 +44,14 @@ pub(super) struct EventsQuery {
 pub(super) async fn list(
     With(api): With<Api>,
     Path(topic): Path<String>,
-    query: Result<Query<EventsQuery>, QueryRejection>,
+    Fields(query): Fields<EventsQuery>,
 ) -> Result<Json<EventPage>, Problem> {
-    let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
-    let wait = query.wait.as_deref().map(parse_duration).transpose();
-    let wait = wait
-        .map_err(|error| invalid("wait", &error))?
-        .unwrap_or_default();
+    let wait = duration("wait", query.wait.as_ref())?.unwrap_or_default();
     if wait > MAX_WAIT {
         return Err(invalid("wait", &"allowed is up to 20s"));
     }
-    let since = query.since.as_deref().map(str::parse::<UnixMs>).transpose();
-    let since = since.map_err(|error: InvalidTime| invalid("since", &error))?;
-    let cursor = query.cursor.as_deref().map(str::parse::<EventCursor>);
-    let mut cursor = cursor
-        .transpose()
-        .map_err(|error: InvalidCursor| invalid("cursor", &error))?;
+    let since = value("since", query.since.as_ref())?;
+    let mut cursor = value::<EventCursor>("cursor", query.cursor.as_ref())?;
     let name = topic;
     let until = Instant::now() + wait;
     let is_first = cursor.is_none();

@@ -1,15 +1,14 @@
 //! Lists the newest failed attempts of a topic.
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State as With};
-use lisa_core::broker::{FAILURES_KEPT, Failure, FailureCursor, FailureFilter, InvalidCursor};
-use lisa_core::time::{InvalidTime, UnixMs};
+use axum::extract::{Path, State as With};
+use lisa_core::broker::{FAILURES_KEPT, Failure, FailureFilter};
 use lisa_service::http::Problem;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Api, invalid, problem};
+use super::query::{Fields, limit, value};
+use super::{Api, problem};
 
 /// Failures per page by default.
 const DEFAULT_LIMIT: usize = 100;
@@ -43,21 +42,11 @@ pub(super) struct FailurePage {
 pub(super) async fn list(
     With(api): With<Api>,
     Path(topic): Path<String>,
-    query: Result<Query<FailuresQuery>, QueryRejection>,
+    Fields(query): Fields<FailuresQuery>,
 ) -> Result<Json<FailurePage>, Problem> {
-    let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
-    let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
-    if !(1..=FAILURES_KEPT).contains(&limit) {
-        return Err(invalid(
-            "limit",
-            &format!("allowed is 1 to {FAILURES_KEPT}"),
-        ));
-    }
-    let since = query.since.as_deref().map(str::parse::<UnixMs>).transpose();
-    let since = since.map_err(|error: InvalidTime| invalid("since", &error))?;
-    let cursor = query.cursor.as_deref().map(str::parse::<FailureCursor>);
-    let cursor = cursor.transpose();
-    let cursor = cursor.map_err(|error: InvalidCursor| invalid("cursor", &error))?;
+    let limit = limit(query.limit, DEFAULT_LIMIT, FAILURES_KEPT)?;
+    let since = value("since", query.since.as_ref())?;
+    let cursor = value("cursor", query.cursor.as_ref())?;
     let topic = api.topic(&topic).await?;
     let group = query.group.as_deref().map(|name| Api::group(&topic, name));
     let filter = FailureFilter {

@@ -1,16 +1,15 @@
 //! Forecasts what becomes due.
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State as With};
-use lisa_core::time::{InvalidTime, parse_duration};
+use axum::extract::{Path, State as With};
 use lisa_service::http::Problem;
 use serde::Deserialize;
 
+use super::query::{Fields, duration};
 use super::{Api, invalid, problem};
 use crate::operations::forecast::{self, ForecastView, InvalidPeriod, Period};
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PeriodQuery {
     r#for: Option<String>,
@@ -18,13 +17,9 @@ pub(super) struct PeriodQuery {
 }
 
 impl PeriodQuery {
-    fn period(query: Result<Query<Self>, QueryRejection>) -> Result<Period, Problem> {
-        let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
-        let duration = |field, text: Option<String>| {
-            let duration = text.as_deref().map(parse_duration).transpose();
-            duration.map_err(|error: InvalidTime| invalid(field, &error))
-        };
-        let period = Period::new(duration("for", query.r#for)?, duration("step", query.step)?);
+    fn period(&self) -> Result<Period, Problem> {
+        let within = duration("for", self.r#for.as_ref())?;
+        let period = Period::new(within, duration("step", self.step.as_ref())?);
         period.map_err(|error| match error {
             InvalidPeriod::For => invalid("for", &error),
             InvalidPeriod::Step => invalid("step", &error),
@@ -40,9 +35,9 @@ impl PeriodQuery {
     responses((status = 200, description = "Counts by step, in total and for each topic", body = ForecastView), (status = 422, description = "invalid")))]
 pub(super) async fn all(
     With(api): With<Api>,
-    query: Result<Query<PeriodQuery>, QueryRejection>,
+    Fields(query): Fields<PeriodQuery>,
 ) -> Result<Json<ForecastView>, Problem> {
-    let period = PeriodQuery::period(query)?;
+    let period = query.period()?;
     let view = forecast::forecast(&api.broker, None, period, &api.config.schedules).await;
     view.map(Json).map_err(problem)
 }
@@ -57,9 +52,9 @@ pub(super) async fn all(
 pub(super) async fn of_topic(
     With(api): With<Api>,
     Path(topic): Path<String>,
-    query: Result<Query<PeriodQuery>, QueryRejection>,
+    Fields(query): Fields<PeriodQuery>,
 ) -> Result<Json<ForecastView>, Problem> {
-    let period = PeriodQuery::period(query)?;
+    let period = query.period()?;
     let topic = Some(api.topic(&topic).await?);
     let view = forecast::forecast(&api.broker, topic, period, &api.config.schedules).await;
     view.map(Json).map_err(problem)

@@ -3,13 +3,12 @@
 use std::num::NonZeroU64;
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State as With};
-use lisa_core::time::{InvalidTime, parse_duration};
+use axum::extract::{Path, State as With};
 use lisa_service::config::HistoryConfig;
 use lisa_service::http::Problem;
 use serde::Deserialize;
 
+use super::query::{Fields, duration};
 use super::{ALL_WITHIN, Api, invalid, none_known, problem};
 use crate::operations::history::{self, HistoryPeriod, HistoryView};
 
@@ -21,15 +20,9 @@ pub(super) struct HistoryQuery {
 }
 
 impl HistoryQuery {
-    fn period(
-        query: Result<Query<Self>, QueryRejection>,
-        config: HistoryConfig,
-    ) -> Result<HistoryPeriod, Problem> {
-        let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
-        let most = query.steps.map_or(u64::MAX, NonZeroU64::get);
-        let within = query.r#for.as_deref().map(parse_duration).transpose();
-        let within = within.map_err(|error: InvalidTime| invalid("for", &error))?;
-        let period = HistoryPeriod::new(within, config, most);
+    fn period(&self, config: HistoryConfig) -> Result<HistoryPeriod, Problem> {
+        let most = self.steps.map_or(u64::MAX, NonZeroU64::get);
+        let period = HistoryPeriod::new(duration("for", self.r#for.as_ref())?, config, most);
         period.map_err(|error| invalid("for", &error))
     }
 }
@@ -42,9 +35,9 @@ impl HistoryQuery {
     responses((status = 200, description = "The steps up to now", body = HistoryView), (status = 422, description = "invalid, also if `manager.history` is off")))]
 pub(super) async fn show_all(
     With(api): With<Api>,
-    query: Result<Query<HistoryQuery>, QueryRejection>,
+    Fields(query): Fields<HistoryQuery>,
 ) -> Result<Json<HistoryView>, Problem> {
-    let period = HistoryQuery::period(query, api.config.manager.history)?;
+    let period = query.period(api.config.manager.history)?;
     let view = history::read_of_all(&api.broker, period, ALL_WITHIN).await;
     view.map(Json).map_err(none_known)
 }
@@ -59,9 +52,9 @@ pub(super) async fn show_all(
 pub(super) async fn show(
     With(api): With<Api>,
     Path(topic): Path<String>,
-    query: Result<Query<HistoryQuery>, QueryRejection>,
+    Fields(query): Fields<HistoryQuery>,
 ) -> Result<Json<HistoryView>, Problem> {
-    let period = HistoryQuery::period(query, api.config.manager.history)?;
+    let period = query.period(api.config.manager.history)?;
     let topic = api.topic(&topic).await?;
     let view = history::read(&api.broker, &topic, period).await;
     view.map(Json).map_err(problem)

@@ -1,13 +1,13 @@
 //! Lists the ordering keys that have parked messages.
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State as With};
-use lisa_core::broker::{InvalidCursor, MAX_PARKED_KEYS};
+use axum::extract::{Path, State as With};
+use lisa_core::broker::MAX_PARKED_KEYS;
 use lisa_service::http::Problem;
 use serde::Deserialize;
 
-use super::{Api, invalid, problem};
+use super::query::{Fields, limit, value};
+use super::{Api, problem};
 use crate::operations::parked_keys::{self, KeyList};
 
 #[derive(Debug, Deserialize)]
@@ -26,18 +26,10 @@ pub(super) struct KeysQuery {
 pub(super) async fn list(
     With(api): With<Api>,
     Path((topic, group)): Path<(String, String)>,
-    query: Result<Query<KeysQuery>, QueryRejection>,
+    Fields(query): Fields<KeysQuery>,
 ) -> Result<Json<KeyList>, Problem> {
-    let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
-    let limit = query.limit.unwrap_or(MAX_PARKED_KEYS);
-    if !(1..=MAX_PARKED_KEYS).contains(&limit) {
-        return Err(invalid(
-            "limit",
-            &format!("allowed is 1 to {MAX_PARKED_KEYS}"),
-        ));
-    }
-    let cursor = query.cursor.as_deref().map(str::parse).transpose();
-    let cursor = cursor.map_err(|error: InvalidCursor| invalid("cursor", &error))?;
+    let limit = limit(query.limit, MAX_PARKED_KEYS, MAX_PARKED_KEYS)?;
+    let cursor = value("cursor", query.cursor.as_ref())?;
     let topic = api.topic(&topic).await?;
     let group = Api::group(&topic, &group)?;
     let page = parked_keys::list(&api.broker, &topic, group, cursor, limit).await;
