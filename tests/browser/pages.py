@@ -19,13 +19,16 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 URL = sys.argv[1]
+SCHEDULES = f"http://127.0.0.1:{os.environ['SCHEDULES_PORT']}"
+# A host name that browsers do not trust as they trust localhost: pages have no clipboard interface.
+FOREIGN = f"http://lisa.test:{os.environ['SCHEDULES_PORT']}"
 IS_QUICK = "--quick" in sys.argv[2:]
 AXE = Path(os.environ["AXE_FILE"]).read_text()
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 HOSTILE = "<img src=x onerror=alert(1)>\u202e"
 PAGES = [
     "/", "/forecast", "/topics/orders", "/topics/orders/messages?state=waiting", "/topics/orders/messages/bad", "/garbage",
-    "/topics/orders/messages/failed", "/topics/orders/garbage?group=default", "/workers", "/system", "/schedules", "/help",
+    "/topics/orders/messages/failed", "/topics/orders/garbage?group=default", "/topics/orders/garbage?error=HTTP", "/workers", "/system", "/schedules", "/help",
     "/topics/orders/groups/default/garbage/purge", "/topics/orders/messages/bad/cancel", "/find?q=nothing", "/topics/orders/send",
     "/topics/orders/keys", "/topics/orders/doctor",
 ]
@@ -39,11 +42,11 @@ def call(path, body, **headers):
     return json.load(urllib.request.urlopen(request))
 
 
-def wait_for_manager():
-    """Waits until the manager is ready."""
+def wait_for_manager(url):
+    """Waits until a manager is ready."""
     for left in reversed(range(PATIENCE * 5)):
         try:
-            urllib.request.urlopen(URL + "/readyz")
+            urllib.request.urlopen(url + "/readyz")
             break
         except OSError:
             if left == 0:
@@ -66,7 +69,8 @@ def fill():
 def open_browser(theme, width):
     """Opens a browser of this width, whose viewer has chosen a theme."""
     options = Options()
-    for argument in ["headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-dev-shm-usage", f"window-size={width},900"]:
+    resolve = "host-resolver-rules=MAP lisa.test 127.0.0.1"
+    for argument in ["headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-dev-shm-usage", f"window-size={width},900", resolve]:
         options.add_argument(f"--{argument}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     browser = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
@@ -149,6 +153,32 @@ def outage(browser):
     waits(browser, lambda: not browser.find_elements(By.CSS_SELECTOR, "#stale .stale"))
 
 
+def zones(browser):
+    """Checks that times are in the viewer's zone, with and without daylight saving time."""
+    for zone, winter, summer in [("Asia/Kathmandu", "4:45:00", "3:45:00"), ("Europe/Berlin", "12:00:00", "12:00:00")]:
+        browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": zone})
+        browser.get(SCHEDULES + "/schedules")
+        shown = lambda name: browser.find_element(By.XPATH, f"//tr[th='{name}']//time").get_attribute("title")
+        for name, expected in [("winter", winter), ("summer", summer)]:
+            title = shown(name)
+            assert f" {expected}" in title.replace("\u202f", " ") and zone in title, f"{name} in {zone}: {title}"
+    browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
+
+
+def copies(browser):
+    """Checks that copying works where the browser has no clipboard interface: on plain HTTP from another host."""
+    browser.get(FOREIGN + "/topics/reports")
+    assert not browser.execute_script("return window.isSecureContext"), "the browser trusts the host"
+    browser.find_element(By.CSS_SELECTOR, "details.commands summary").click()
+    button = browser.find_element(By.CSS_SELECTOR, "[data-copy^=curl]")
+    command = button.get_attribute("data-copy")
+    button.click()
+    waits(browser, lambda: button.text == "Copied")
+    find = browser.find_element(By.ID, "find")
+    find.send_keys(Keys.CONTROL, "v")
+    assert find.get_attribute("value") == command, f"{find.get_attribute('value')} instead of {command}"
+
+
 def says(browser, text):
     """Waits for the line about an action."""
     waits(browser, lambda: text in browser.find_element(By.ID, "flash").text)
@@ -182,7 +212,8 @@ def act(browser):
 
 def main():
     """Checks all pages, and then what they do."""
-    wait_for_manager()
+    wait_for_manager(URL)
+    wait_for_manager(SCHEDULES)
     if IS_QUICK:
         fill()
     else:
@@ -202,6 +233,8 @@ def main():
         refresh_list(browser)
         outage(browser)
         act(browser)
+        zones(browser)
+        copies(browser)
         logged = browser.get_log("browser")
         # The refusal of what was typed is an answer with 422, which the browser notes.
         logged = [line for line in logged if "422" not in line["message"]]

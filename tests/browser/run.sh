@@ -30,13 +30,22 @@ if ! cmp -s "$here/requirements.txt" "$cache/.pins" || [[ ! -e $cache/axe-$AXE.j
 fi
 
 dir=$(mktemp -d)
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-(cd "$dir" && exec "$bin/lisa-manager" dev --listen "127.0.0.1:$port") >"$dir/dev.log" 2>&1 &
-pid=$!
+pids=()
 finish() {
-  kill "$pid" 2>/dev/null || true
-  wait "$pid" 2>/dev/null || true
+  kill "${pids[@]}" 2>/dev/null || true
+  wait "${pids[@]}" 2>/dev/null || true
   rm -rf "$dir"
 }
 trap finish EXIT
-REDIS_SOCKET=$dir/.lisa/redis.sock AXE_FILE=$cache/axe-$AXE.js "$cache/venv/bin/python" "$here/pages.py" "http://127.0.0.1:$port" "$@"
+
+# Starts a relay in a directory, with these arguments, and sets `port` to its port.
+relay() {
+  port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+  mkdir "$dir/$1"
+  (cd "$dir/$1" && exec "$bin/lisa-manager" dev --listen "127.0.0.1:$port" "${@:2}") >"$dir/$1.log" 2>&1 &
+  pids+=($!)
+}
+relay schedules --config "$here/schedules.toml"
+export SCHEDULES_PORT=$port
+relay dev
+REDIS_SOCKET=$dir/dev/.lisa/redis.sock AXE_FILE=$cache/axe-$AXE.js "$cache/venv/bin/python" "$here/pages.py" "http://127.0.0.1:$port" "$@"
