@@ -203,19 +203,12 @@ impl Cli {
             Verb::Garbage(GarbageVerb::List {
                 topic,
                 group,
+                filter,
                 times,
                 page,
             }) => {
-                commands::list(
-                    &relay,
-                    &topic,
-                    group.as_ref(),
-                    State::Garbage,
-                    times.into(),
-                    &page,
-                    output,
-                )
-                .await
+                let group = group.as_ref();
+                commands::list_garbage(&relay, &topic, group, &filter, times, &page, output).await
             }
             Verb::Forecast(args) => commands::forecast::forecast(&relay, args, output).await,
             Verb::History(args) => commands::history::history(&relay, args, output).await,

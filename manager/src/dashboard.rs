@@ -12,6 +12,7 @@ mod doctor;
 mod forecast;
 mod form;
 mod garbage;
+mod garbage_filter;
 mod help;
 mod history;
 mod keys;

@@ -9,6 +9,7 @@ pub(crate) mod forecast;
 pub(crate) mod garbage;
 pub(crate) mod garbage_filter;
 pub(crate) mod garbage_jobs;
+pub(crate) mod garbage_search;
 pub(crate) mod groups;
 pub(crate) mod history;
 pub(crate) mod messages;

@@ -9,6 +9,7 @@ mod dashboard;
 mod doctor;
 mod events;
 mod garbage_jobs;
+mod garbage_search;
 mod groups;
 mod health;
 mod history;

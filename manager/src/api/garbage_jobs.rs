@@ -31,6 +31,8 @@ pub(super) struct Wanted {
     verb: String,
     /// Text in the last error, 1 to 200 characters. `#`, `*` and `…` stand for any text.
     error: Option<String>,
+    /// The ordering key.
+    key: Option<String>,
     /// The reason: rejected, exhausted or expired.
     reason: Option<String>,
     /// The earliest time at which they moved to garbage, in RFC 3339.
@@ -56,6 +58,8 @@ fields! {
         verb: Option<Verb> = None;
         /// Text in the last error.
         error: Option<String> = None;
+        /// The ordering key.
+        key: Option<String> = None;
         /// The reason.
         reason: Option<String> = None;
         /// The earliest time at which they moved to garbage.
@@ -81,6 +85,7 @@ impl WantedFields {
     fn filter(&self) -> Filter {
         Filter {
             error: self.error.clone(),
+            key: self.key.clone(),
             reason: self.reason.clone(),
             from: self.from.clone(),
             to: self.to.clone(),

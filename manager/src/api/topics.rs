@@ -3,22 +3,22 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Query, State as With};
+use axum::extract::{Path, State as With};
 use axum::http::{HeaderMap, HeaderValue};
-use lisa_core::broker::{
-    BrokerError, InvalidCursor, KeyCursor, TimeRange, TopicHandle, TopicStats,
-};
+use lisa_core::broker::{BrokerError, KeyCursor, TimeRange, TopicHandle, TopicStats};
 use lisa_core::message::{MessageId, OrderingKey};
-use lisa_core::state::State;
-use lisa_core::time::InvalidTime;
+use lisa_core::state::{GarbageReason, State};
 use lisa_core::topic::{Topic, TopicSettings};
 use lisa_service::http::{Problem, ProblemCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::query::{Fields, limit, value};
 use super::{ALL_WITHIN, Api, invalid, none_known, problem, wrong_group};
 use crate::operations::audit::{self, Action};
 use crate::operations::choose_group;
+use crate::operations::garbage_filter::Filter;
+use crate::operations::garbage_search::{self, Search};
 use crate::operations::groups::GroupView;
 use crate::operations::messages::{FindError, FullMessage, MessagePage, UNTIMED, find};
 use crate::operations::snapshot::{self, SnapshotList};
@@ -91,6 +91,8 @@ pub(super) struct PageQuery {
     key: Option<String>,
     state: Option<String>,
     group: Option<String>,
+    error: Option<String>,
+    reason: Option<String>,
     from: Option<String>,
     to: Option<String>,
     order: Option<Order>,
@@ -109,24 +111,40 @@ pub(super) enum Order {
 impl PageQuery {
     /// Returns the range of times to list.
     fn range(&self) -> Result<TimeRange, Problem> {
-        let time = |field, text: &Option<String>| {
-            let time = text.as_deref().map(str::parse).transpose();
-            time.map_err(|error: InvalidTime| invalid(field, &error))
-        };
         Ok(TimeRange {
-            from: time("from", &self.from)?,
-            to: time("to", &self.to)?,
+            from: value("from", self.from.as_ref())?,
+            to: value("to", self.to.as_ref())?,
             newest_first: self.order == Some(Order::Newest),
         })
     }
+
+    /// Returns the filter of garbage, if there is one.
+    fn garbage_filter(&self) -> Result<Option<Filter>, Problem> {
+        let is_garbage = self.state.as_deref() == Some(State::Garbage.as_str());
+        for (field, value) in [("error", &self.error), ("reason", &self.reason)] {
+            if value.is_some() && !is_garbage {
+                return Err(invalid(field, &"is only for state=garbage"));
+            }
+        }
+        let has_filter = self.error.is_some() || self.reason.is_some() || self.key.is_some();
+        Ok((is_garbage && has_filter).then(|| Filter {
+            error: self.error.clone(),
+            key: self.key.clone(),
+            reason: self.reason.clone(),
+            from: self.from.clone(),
+            to: self.to.clone(),
+        }))
+    }
 }
 
-/// Lists messages of one state, or of one ordering key, a page at a time.
+/// Lists messages of one state, or of one ordering key, a page at a time. Of garbage, lists those that match a filter.
 #[utoipa::path(get, operation_id = "list_messages", path = "/v1/topics/{topic}/messages", tag = "messages",
     params(("topic" = String, Path, description = "The topic"),
         ("state" = Option<State>, Query, description = "State; by default waiting"),
         ("group" = Option<String>, Query, description = "Group; required if the topic has several, except for waiting messages"),
-        ("key" = Option<String>, Query, description = "Instead of `state` and `group`: all messages of this ordering key, each in its state in the first group that still has it; the topic needs key_index"),
+        ("key" = Option<String>, Query, description = "Instead of `state` and `group`: all messages of this ordering key, each in its state in the first group that still has it; the topic needs key_index. With `state=garbage`: only messages of this key; the topic needs no index"),
+        ("error" = Option<String>, Query, description = "With `state=garbage`: only messages with this text in their last error, 1 to 200 characters; `#`, `*` and `…` stand for any text. With this, `reason` or `key`, up to 5,000 messages are examined for a page, so it may be short, or empty, with a `next`"),
+        ("reason" = Option<GarbageReason>, Query, description = "With `state=garbage`: only messages with this reason"),
         ("from" = Option<String>, Query, description = "Only messages whose time is at or after this one (RFC 3339): the due time of waiting messages, the next attempt of those in retry, and the time at which others went to garbage"),
         ("to" = Option<String>, Query, description = "Only messages whose time is before this one"),
         ("order" = inline(Option<Order>), Query, description = "Order by that time within each shard; by default the oldest first. Like `from` and `to`, only for waiting, retry and garbage"),
@@ -136,23 +154,23 @@ impl PageQuery {
 pub(super) async fn messages(
     With(api): With<Api>,
     Path(topic): Path<String>,
-    query: Result<Query<PageQuery>, axum::extract::rejection::QueryRejection>,
+    Fields(query): Fields<PageQuery>,
 ) -> Result<Json<MessagePage>, Problem> {
-    let Query(query) = query.map_err(|error| invalid("query", &error.body_text()))?;
     let topic = api.topic(&topic).await?;
-    let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
-    if !(1..=MAX_LIMIT).contains(&limit) {
-        return Err(invalid("limit", &format!("allowed is 1 to {MAX_LIMIT}")));
+    let limit = limit(query.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
+    if let Some(filter) = query.garbage_filter()? {
+        return search_garbage(&api, &topic, &query, &filter, limit).await;
     }
     if let Some(key) = &query.key {
         if query.state.is_some() || query.group.is_some() {
-            return Err(invalid("key", &"cannot be combined with state or group"));
+            let error =
+                "can be combined with state only if that is garbage, and with group only then";
+            return Err(invalid("key", &error));
         }
         if query.range()? != TimeRange::default() {
             return Err(invalid("key", &"cannot be combined with from, to or order"));
         }
-        let cursor = query.cursor.as_deref().map(str::parse).transpose();
-        let cursor = cursor.map_err(|error: InvalidCursor| invalid("cursor", &error))?;
+        let cursor = value("cursor", query.cursor.as_ref())?;
         return of_key(&api, &topic, key, cursor, limit).await;
     }
     let state = query.state.as_deref().unwrap_or(State::Waiting.as_str());
@@ -169,6 +187,25 @@ pub(super) async fn messages(
         .await;
     let page = page.map_err(problem)?;
     Ok(Json(MessagePage::new(&topic, group, page)))
+}
+
+async fn search_garbage(
+    api: &Api,
+    topic: &TopicHandle,
+    query: &PageQuery,
+    filter: &Filter,
+    limit: usize,
+) -> Result<Json<MessagePage>, Problem> {
+    let group = choose_group::choose(topic, query.group.as_deref()).map_err(wrong_group)?;
+    let conditions = filter.conditions();
+    let search = Search {
+        conditions: conditions.map_err(|error| invalid(error.field, &error.error))?,
+        newest_first: query.order == Some(Order::Newest),
+        cursor: query.cursor.as_deref(),
+        limit,
+    };
+    let found = garbage_search::search(&api.broker, topic, group, search).await;
+    found.map(Json).map_err(problem)
 }
 
 async fn of_key(

@@ -468,13 +468,16 @@ pub(crate) struct GroupArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GarbageVerb {
-    /// List messages in garbage, each with its reason and last error
+    /// List messages in garbage, each with its reason and last error. With a filter, a page examines up to 5,000 messages, so it
+    /// may be short, or empty, before the last page
     List {
         /// Topic
         topic: Topic,
         /// Group; required if the topic has several
         #[arg(long)]
         group: Option<Group>,
+        #[command(flatten)]
+        filter: FilterArgs,
         #[command(flatten)]
         times: TimeArgs,
         #[command(flatten)]
@@ -488,9 +491,10 @@ pub(crate) enum GarbageVerb {
         #[arg(long)]
         group: Option<Group>,
     },
-    /// Deliver messages in garbage again, with their attempts reset
+    /// Deliver messages in garbage again, with their attempts reset. A filter, a time, --max or --rate starts a garbage job, which
+    /// a manager runs
     Requeue(SweepArgs),
-    /// Permanently remove messages in garbage
+    /// Permanently remove messages in garbage; starts a garbage job for the same options as requeue
     Purge(SweepArgs),
     /// List the garbage jobs (requeues and purges by filter) with their progress
     Jobs,
@@ -525,16 +529,25 @@ pub(crate) struct SweepArgs {
     pub(crate) job: JobArgs,
 }
 
-/// The filter and the limits of a garbage job, which a running manager works on.
+/// A filter of messages in garbage.
 #[derive(Debug, Args)]
-pub(crate) struct JobArgs {
-    /// Select messages by text in their last error; #, * and … stand for any text. This and the options below start a garbage
-    /// job, which a manager runs
+pub(crate) struct FilterArgs {
+    /// Select messages by text in their last error; #, * and … stand for any text
     #[arg(long, value_name = "TEXT")]
     pub(crate) error: Option<String>,
+    /// Select messages by ordering key
+    #[arg(long)]
+    pub(crate) key: Option<OrderingKey>,
     /// Select messages by reason: rejected, exhausted or expired
     #[arg(long)]
     pub(crate) reason: Option<GarbageReason>,
+}
+
+/// The filter and the limits of a garbage job, which a running manager works on.
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
     /// Select messages that moved to garbage at this time or later, such as 2026-11-21T09:30:00Z
     #[arg(long, value_name = "TIME")]
     pub(crate) from: Option<UnixMs>,

@@ -28,7 +28,7 @@ use lisa_service::cli::{Output, Rows, escape_lines};
 use lisa_service::role::StartError;
 use serde_json::json;
 
-use crate::cli::args::{PageArgs, SweepArgs};
+use crate::cli::args::{FilterArgs, PageArgs, SweepArgs, TimeArgs};
 use crate::cli::error::CliError;
 use crate::cli::relay::{PageQuery, Relay};
 use crate::operations::choose_group;
@@ -154,6 +154,26 @@ pub(crate) async fn list_of_key(
     show_page(&found, output)
 }
 
+/// Prints a page of messages in garbage, of those that match if there is a filter.
+pub(crate) async fn list_garbage(
+    relay: &Relay,
+    topic: &Topic,
+    group: Option<&Group>,
+    filter: &FilterArgs,
+    times: TimeArgs,
+    page: &PageArgs,
+    output: &Output,
+) -> Result<(), CliError> {
+    if filter.is_empty() {
+        let times = times.into();
+        return list(relay, topic, group, State::Garbage, times, page, output).await;
+    }
+    let filter = filter.within(times.from, times.to);
+    let page = page.into();
+    let found = relay.search_garbage(topic, group, &filter, times.newest, &page);
+    show_page(&found.await?, output)
+}
+
 impl<'a> From<&'a PageArgs> for PageQuery<'a> {
     fn from(page: &'a PageArgs) -> Self {
         Self {
@@ -165,12 +185,13 @@ impl<'a> From<&'a PageArgs> for PageQuery<'a> {
 
 fn show_page(page: &MessagePage, output: &Output) -> Result<(), CliError> {
     let mut table = Rows::new([
-        "ID", "STATE", "TIME", "ATTEMPT", "CONSUMER", "REASON", "ERROR",
+        "ID", "KEY", "STATE", "TIME", "ATTEMPT", "CONSUMER", "REASON", "ERROR",
     ]);
     for message in &page.messages {
         let time = message.due_at.as_deref().or(message.garbage_at.as_deref());
         table.add_row([
             message.id.as_str(),
+            message.key.as_deref().unwrap_or_default(),
             message.state.as_str(),
             time.unwrap_or_default(),
             &message.attempt.to_string(),
@@ -180,6 +201,10 @@ fn show_page(page: &MessagePage, output: &Output) -> Result<(), CliError> {
         ]);
     }
     output.list(page, Some("messages"), &table)?;
+    if let Some(looked_at) = page.looked_at {
+        let examined = counted(looked_at as u64, "message");
+        output.note(&format!("examined {examined}"))?;
+    }
     match &page.next {
         Some(next) => Ok(output.note(&format!("more: --cursor {next}"))?),
         None => Ok(()),
@@ -218,7 +243,7 @@ pub(crate) async fn show(
     row("max attempts", &message.max_attempts.to_string());
     let retry = message.retry.as_ref().map(|retry| json!(retry).to_string());
     row("retry", &retry.unwrap_or_default());
-    row("key", message.key.as_deref().unwrap_or_default());
+    row("key", view.key.as_deref().unwrap_or_default());
     row(
         "merge key",
         message.merge_key.as_deref().unwrap_or_default(),

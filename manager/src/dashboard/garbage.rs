@@ -4,7 +4,6 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State as With};
 use axum::response::Response;
-use lisa_core::state::State;
 use lisa_core::time::millis;
 use lisa_service::http::ProblemCode;
 use lisa_service::http::auth::Scope;
@@ -14,6 +13,9 @@ use super::Dashboard;
 use super::actions::{Ask, check_typed};
 use super::cache::Reading;
 use super::form::Fields;
+use super::garbage_filter::{
+    ROWS, conditions_of, filter_form, filter_of, options_of, page_of, query_of,
+};
 use super::messages::table;
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{
@@ -24,12 +26,7 @@ use crate::operations::audit;
 use crate::operations::choose_group::choose;
 use crate::operations::error_groups::{ErrorGroups, error_groups};
 use crate::operations::garbage::{Selection, Verb, sweep as sweep_all};
-use crate::operations::garbage_filter::Filter;
 use crate::operations::garbage_jobs::{self, JobError, MAX_RATE, NewJob};
-use crate::operations::messages::MessagePage;
-
-/// The messages of one page.
-const ROWS: usize = 50;
 
 pub(super) async fn all(
     With(dashboard): With<Dashboard>,
@@ -88,14 +85,8 @@ pub(super) async fn of_topic(
     let first = topic.groups().first().map(|group| group.as_str());
     let group = choose(&topic, fields.text("group").or(first))?;
     let cursor = fields.text("cursor");
-    let page = dashboard
-        .read(
-            dashboard
-                .broker()
-                .list(&topic, group, State::Garbage, cursor, ROWS),
-        )
-        .await?;
-    let list = MessagePage::new(&topic, Some(group), page);
+    let filter = filter_of(&fields)?;
+    let list = page_of(&dashboard, &topic, group, &filter, cursor).await?;
     let reading = dashboard.stats_of(&topic).await;
     let total = reading
         .value
@@ -103,62 +94,92 @@ pub(super) async fn of_topic(
         .and_then(|stats| stats.groups.iter().find(|stats| stats.group == *group))
         .map(|stats| stats.garbage);
     let name = topic.name().as_str();
+    let filtered = query_of(&filter);
     let here = |group: &str, cursor: Option<&str>| {
         let cursor = cursor.map_or(String::new(), |cursor| format!("&cursor={}", part(cursor)));
-        context.link(format!("/topics/{name}/garbage?group={group}{cursor}"))
+        context.link(format!(
+            "/topics/{name}/garbage?group={group}{filtered}{cursor}"
+        ))
     };
     let at = |verb: &str| format!("/topics/{name}/groups/{group}/garbage/{verb}");
-    let key = (topic.name().clone(), group.clone());
-    let read = async || error_groups(dashboard.broker(), &topic, group).await;
-    let errors = dashboard.0.errors.of(key);
-    let errors = errors.get(&dashboard.0.queries, read).await;
+    let errors = if filter.is_empty() {
+        let key = (topic.name().clone(), group.clone());
+        let read = async || error_groups(dashboard.broker(), &topic, group).await;
+        let errors = dashboard.0.errors.of(key);
+        Some(errors.get(&dashboard.0.queries, read).await)
+    } else {
+        None
+    };
+    let options = options_of(&filter);
+    let mut words = vec![
+        "garbage",
+        "list",
+        name,
+        "--group",
+        group.as_str(),
+        "--newest",
+    ];
+    words.extend(options.iter().map(String::as_str));
     let commands = Commands::default()
         .curl(
             &context,
             "Read this list",
             "GET",
-            format!("/v1/topics/{name}/messages?state=garbage&group={group}"),
+            format!(
+                "/v1/topics/{name}/messages?state=garbage&group={group}&order=newest{filtered}"
+            ),
             None,
         )
-        .cli(
-            &context,
-            "Read this list",
-            "lisa-manager",
-            &["garbage", "list", name, "--group", group.as_str()],
-        );
+        .cli(&context, "Read this list", "lisa-manager", &words);
+    let looked_at = list.looked_at.unwrap_or_default() as u64;
+    let pages = html! {
+        nav.pages aria-label="Pages of messages" {
+            @if cursor.is_some() { a href=(here(group.as_str(), None)) { "First page" } }
+            @if let Some(next) = &list.next { a rel="next" href=(here(group.as_str(), Some(next))) { @if filter.is_empty() { "Next " (ROWS) } @else { "Continue" } } } @else { span { "End of the list" } }
+        }
+    };
     let body = html! {
         @if topic.groups().len() > 1 {
             nav.tabs aria-label="Groups" { @for other in topic.groups() { a href=(here(other.as_str(), None)) aria-current=[(other == group).then_some("true")] { (other) } } }
         }
-        div #garbage-list data-live data-steady { @if list.messages.is_empty() {
+        (filter_form(&context, &topic, group, &filter))
+        div #garbage-list data-live data-steady { @if list.messages.is_empty() && !filter.is_empty() {
+            (empty("No messages match", html! { p { "None of the " (grouped(looked_at)) " messages that were examined" @if list.next.is_some() { ", the newest" @if cursor.is_some() { " behind those of the previous page" } } " match." } }))
+            (pages)
+        } @else if list.messages.is_empty() {
             (empty("No garbage here", html! {
                 p { "Group " (group) " has no messages in garbage (dead letters)" @if cursor.is_some() { " on this page any longer" } ". Watch its failures as they happen:" }
                 (command(&format!("lisa-manager tail {name} --group {group} --failures")))
             }))
         } @else {
-            (groups_of_errors(&context, &at("requeue"), &errors))
-            p.muted { @if let Some(total) = total { (grouped(total)) " in garbage" } ", oldest first" }
-            div.table-box { (table(&context, name, &list.messages)) }
-            nav.pages aria-label="Pages of messages" {
-                @if cursor.is_some() { a href=(here(group.as_str(), None)) { "First page" } }
-                @if let Some(next) = &list.next { a rel="next" href=(here(group.as_str(), Some(next))) { "Next " (ROWS) } } @else { span { "End of the list" } }
+            @if let Some(errors) = &errors { (groups_of_errors(&context, &at("requeue"), errors)) }
+            p.muted {
+                @if filter.is_empty() { @if let Some(total) = total { (grouped(total)) " in garbage, " } }
+                @else { (grouped(list.messages.len() as u64)) " of " (grouped(looked_at)) " messages that were examined, " }
+                "newest first" @if topic.shards().len() > 1 { " within each shard" }
             }
+            div.table-box { (table(&context, name, &list.messages)) }
+            (pages)
         } }
         (commands.render("garbage-commands"))
     };
     let actions = html! {
         @if !list.messages.is_empty() {
-            (confirm_link(&context, Scope::Operate, "Requeue all", at("requeue"), false))
-            (confirm_link(&context, Scope::Operate, "Purge all", at("purge"), true))
+            @let which = if filter.is_empty() { "all" } else { "all that match" };
+            @let at = |verb| format!("{}{}", at(verb), filtered.replacen('&', "?", 1));
+            (confirm_link(&context, Scope::Operate, &format!("Requeue {which}"), at("requeue"), false))
+            (confirm_link(&context, Scope::Operate, &format!("Purge {which}"), at("purge"), true))
         }
     };
-    Ok(
-        Page::new(Section::Garbage, format!("Garbage of {group}"), body)
-            .below("Garbage", "/garbage")
-            .below(name, format!("/topics/{name}"))
-            .actions(actions)
-            .live_list(cursor.is_none()),
-    )
+    let page = Page::new(Section::Garbage, format!("Garbage of {group}"), body)
+        .below("Garbage", "/garbage")
+        .below(name, format!("/topics/{name}"))
+        .actions(actions);
+    // A search costs too much to be repeated every two seconds.
+    Ok(match filter.is_empty() {
+        true => page.live_list(cursor.is_none()),
+        false => page,
+    })
 }
 
 /// The errors that differ only in numbers and ids, those with the most messages first.
@@ -197,22 +218,11 @@ fn has_text(error: &str) -> bool {
 
 /// Reads the job that a form or a link asks for; `None` if it is about all garbage.
 fn job_of(fields: &Fields, verb: Verb) -> Result<Option<NewJob>, Failure> {
-    let text = |name| {
-        let text = fields.text(name).filter(|text| !text.is_empty());
-        text.map(str::to_owned)
-    };
-    let (error, reason) = (text("error"), text("reason"));
-    let rate = text("rate").map(|rate| rate_of(&rate)).transpose()?;
-    if error.is_none() && reason.is_none() && rate.is_none() {
+    let filter = filter_of(fields)?;
+    let rate = fields.text("rate").map(rate_of).transpose()?;
+    if filter.is_empty() && rate.is_none() {
         return Ok(None);
     }
-    let filter = Filter {
-        error,
-        reason,
-        ..Filter::default()
-    };
-    let checked = filter.check();
-    checked.map_err(|error| Failure::invalid(error.field, &error.error))?;
     let max = None;
     Ok(Some(NewJob {
         verb,
@@ -297,13 +307,7 @@ pub(super) async fn ask(
         Some(job) => {
             let mut json = serde_json::to_value(&job.filter).unwrap_or_default();
             json["verb"] = verb.as_str().into();
-            let mut more = Vec::new();
-            if let Some(error) = &job.filter.error {
-                more.push(format!("--error={error}"));
-            }
-            if let Some(reason) = &job.filter.reason {
-                more.push(format!("--reason={reason}"));
-            }
+            let mut more = options_of(&job.filter);
             if let Some(rate) = job.rate {
                 json["rate"] = rate.into();
                 more.push(format!("--rate={rate}"));
@@ -321,8 +325,10 @@ pub(super) async fn ask(
     let filter = job.as_ref().map(|job| &job.filter);
     let inputs = html! {
         @if let Some(filter) = filter {
-            @if let Some(error) = &filter.error { p { "Only messages whose last error matches" } p.mono { (visible(error)) } input type="hidden" name="error" value=(error); }
-            @if let Some(reason) = &filter.reason { input type="hidden" name="reason" value=(reason); }
+            @if let Some(error) = &filter.error { p { "Only messages whose last error matches" } p.mono { (visible(error)) } }
+            @if let Some(key) = &filter.key { p { "Only messages with the ordering key" } p.mono { (visible(key)) } }
+            @if let Some(reason) = &filter.reason { p { "Only messages that were " (visible(reason)) } }
+            @for (name, value) in conditions_of(filter) { input type="hidden" name=(name) value=(value); }
         }
         label for="rate" { "Messages per second, as a job in the background" @if filter.is_none() { " (empty: all at once)" } @else { " (empty: no limit)" } }
         input #rate name="rate" inputmode="numeric" autocomplete="off" placeholder="50";

@@ -224,7 +224,7 @@ fn render(
             dl.pairs {
                 div { dt { "Id" } dd.mono { (visible(id)) " " button.copy.quiet type="button" data-copy=(id) { "Copy" } } }
                 div { dt { "Attempt" } dd { (view.attempt) " of " (message.max_attempts) } }
-                @if let Some(key) = &message.key { div { dt { "Ordering key" } dd.mono { @if has_index { a href=(context.link(format!("/topics/{topic}/messages?key={}", part(key)))) { (visible(key)) } } @else { (visible(key)) } } } }
+                @if let Some(key) = &view.key { div { dt { "Ordering key" } dd.mono { @if has_index { a href=(context.link(format!("/topics/{topic}/messages?key={}", part(key)))) { (visible(key)) } } @else { (visible(key)) } } } }
                 @if let Some(key) = &message.merge_key { div { dt { "Merge key" } dd.mono { (visible(key)) } } }
                 div { dt { "Priority" } dd { (message.priority.unwrap_or(0)) } }
                 @if let Some(retry) = &message.retry { div { dt { "Retry" } dd.mono { (visible(&serde_json::to_string(retry).unwrap_or_default())) } } }

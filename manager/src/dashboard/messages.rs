@@ -63,6 +63,7 @@ pub(super) async fn show(
                         group: None,
                         messages: Vec::new(),
                         next: None,
+                        looked_at: None,
                     }
                 }
                 Ok(Err(error)) => return Err(error.into()),
@@ -182,14 +183,16 @@ fn render(
     }
 }
 
-/// Returns messages as rows without payloads.
+/// Returns messages as rows without payloads. Ordering keys have a column if there are any.
 pub(super) fn table(context: &Context, topic: &str, messages: &[MessageView]) -> Markup {
+    let has_keys = messages.iter().any(|message| message.key.is_some());
     html! {
         table.rows {
             caption.hidden { "Messages" }
-            thead { tr { th scope="col" { "Id" } th scope="col" { "State" } th scope="col" { "Time" } th.n scope="col" { "Attempt" } th scope="col" { "Consumer or last error" } } }
+            thead { tr { th scope="col" { "Id" } @if has_keys { th scope="col" { "Ordering key" } } th scope="col" { "State" } th scope="col" { "Time" } th.n scope="col" { "Attempt" } th scope="col" { "Consumer or last error" } } }
             tbody { @for message in messages { tr {
                 th.id scope="row" data-label="Id" { a.row-link href=(context.link(format!("/topics/{topic}/messages/{}", part(message.id.as_str())))) { (visible(message.id.as_str())) } }
+                @if has_keys { td.mono data-label="Ordering key" { @match &message.key { Some(key) => (visible(key)), None => { span.zero { "–" } } } } }
                 td data-label="State" { (state(message.state.as_str())) @if let Some(reason) = message.reason { " " span.muted { (reason.as_str()) } } }
                 td data-label="Time" { @match message.due_at.as_ref().or(message.garbage_at.as_ref()) { Some(at) => (relative_text(at, context.now)), None => { span.zero { "–" } } } }
                 td.n data-label="Attempt" { (message.attempt) }

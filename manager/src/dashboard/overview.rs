@@ -367,6 +367,8 @@ pub(super) async fn find(
 ) -> Result<Response, Failure> {
     /// The topics that are asked for an id.
     const MOST: usize = 32;
+    /// The groups whose garbage can be searched next, those with the most.
+    const MOST_GARBAGE: usize = 10;
     /// The topics that are asked at a time.
     const AT_ONCE: usize = 8;
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
@@ -442,6 +444,13 @@ pub(super) async fn find(
         })
         .take(20)
         .collect();
+    let reading = dashboard.counts().await;
+    let mut garbage: Vec<_> = { reading.value.iter() }
+        .flat_map(|counts| &counts.list.topics)
+        .flat_map(|topic| topic.groups.iter().map(move |group| (&topic.topic, group)))
+        .filter(|(_, group)| group.garbage > 0 && wanted.parse::<OrderingKey>().is_ok())
+        .collect();
+    garbage.sort_by_key(|(_, group)| std::cmp::Reverse(group.garbage));
     let body = html! {
         div.card {
             p.lead { "No topic, stored message or ordering key “" (visible(&wanted)) "” was found." }
@@ -449,6 +458,13 @@ pub(super) async fn find(
             @if !unread.is_empty() {
                 p { (sign(Level::Warn)) " These topics could not be searched:" }
                 ul { @for (topic, error) in &unread { li { a href=(context.link(format!("/topics/{}/doctor", part(topic)))) { (visible(topic)) } ": " (visible(error)) } } }
+            }
+            @if !garbage.is_empty() {
+                p { "Search the garbage (dead letters) for messages with this ordering key:" }
+                ul { @for (topic, group) in garbage.iter().take(MOST_GARBAGE) {
+                    @let path = format!("/topics/{topic}/garbage?group={}&key={}", group.group, part(&wanted));
+                    li { a href=(context.link(path)) { (topic) " / " (group.group) } span.muted { " (" (grouped(group.garbage)) ")" } }
+                } }
             }
             @if !near.is_empty() {
                 p { "Topics whose names contain it:" }

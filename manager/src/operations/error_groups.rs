@@ -288,6 +288,7 @@ mod tests {
             state: State::Garbage,
             time: Some(UnixMs::new(at)),
             attempt: 1,
+            key: None,
             consumer: None,
             last_error: None,
             garbage: Some(GarbageInfo {

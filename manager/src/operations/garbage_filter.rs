@@ -1,6 +1,7 @@
-//! The filter of a garbage job: the messages in garbage that it takes.
+//! The filter of a garbage job or a search: the messages in garbage that it takes.
 
-use lisa_core::broker::InGarbage;
+use lisa_core::broker::GarbageInfo;
+use lisa_core::message::OrderingKey;
 use lisa_core::state::GarbageReason;
 use lisa_core::time::UnixMs;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,9 @@ pub(crate) struct Filter {
     /// Text in the last error. `#`, `*` and `…` stand for any text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+    /// The ordering key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
     /// The reason: rejected, exhausted or expired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<GarbageReason>)]
@@ -30,8 +34,9 @@ pub(crate) struct Filter {
 }
 
 /// A filter that was checked.
-pub(super) struct Conditions {
+pub(crate) struct Conditions {
     error: Option<Vec<String>>,
+    pub(super) key: Option<OrderingKey>,
     reason: Option<GarbageReason>,
     pub(super) from: UnixMs,
     /// The last time that is taken: one less than that of the filter, which is the end as in lists.
@@ -39,7 +44,11 @@ pub(super) struct Conditions {
 }
 
 impl Filter {
-    pub(super) fn conditions(&self) -> Result<Conditions, InvalidFilter> {
+    /// Checks the filter, and returns its conditions.
+    ///
+    /// # Errors
+    /// [`InvalidFilter`].
+    pub(crate) fn conditions(&self) -> Result<Conditions, InvalidFilter> {
         let invalid = |field, error: &dyn std::fmt::Display| InvalidFilter {
             field,
             error: error.to_string(),
@@ -61,13 +70,20 @@ impl Filter {
             Ok(parts)
         });
         let to = time("to", &self.to, UnixMs::new(1 << 53))?;
+        let key = self.key.as_deref().map(str::parse).transpose();
         let reason = self.reason.as_deref().map(str::parse).transpose();
         Ok(Conditions {
             error: error.transpose()?,
+            key: key.map_err(|error| invalid("key", &error))?,
             reason: reason.map_err(|error| invalid("reason", &error))?,
             from: time("from", &self.from, UnixMs::default())?,
             until: UnixMs::new(to.get().saturating_sub(1)),
         })
+    }
+
+    /// Returns whether it has no conditions.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
     }
 
     /// Checks the filter.
@@ -80,9 +96,13 @@ impl Filter {
 }
 
 impl Conditions {
-    pub(super) fn match_message(&self, message: &InGarbage) -> bool {
-        let Some(info) = &message.info else {
-            // Its reason cannot be read, so only a filter without conditions on it takes it.
+    /// Returns whether a message is taken. It has no `info` if its reason cannot be read.
+    pub(super) fn matches(&self, info: Option<&GarbageInfo>, key: Option<&OrderingKey>) -> bool {
+        if self.key.is_some() && self.key.as_ref() != key {
+            return false;
+        }
+        let Some(info) = info else {
+            // Only a filter without conditions on the reason takes it.
             return self.error.is_none() && self.reason.is_none();
         };
         if self.reason.is_some_and(|reason| reason != info.reason) {
@@ -109,8 +129,6 @@ pub(crate) struct InvalidFilter {
 
 #[cfg(test)]
 mod tests {
-    use lisa_core::broker::GarbageInfo;
-
     use super::*;
 
     fn matches(error: &str, found: &str) -> bool {
@@ -118,16 +136,12 @@ mod tests {
             error: Some(error.to_owned()),
             ..Filter::default()
         };
-        let message = InGarbage {
-            id: "m".parse().unwrap(),
-            time: UnixMs::new(1),
-            info: Some(GarbageInfo {
-                reason: GarbageReason::Exhausted,
-                attempts: 3,
-                error: found.to_owned(),
-            }),
+        let info = GarbageInfo {
+            reason: GarbageReason::Exhausted,
+            attempts: 3,
+            error: found.to_owned(),
         };
-        filter.conditions().unwrap().match_message(&message)
+        filter.conditions().unwrap().matches(Some(&info), None)
     }
 
     #[test]
@@ -143,6 +157,23 @@ mod tests {
         }
         for pattern in ["timed in", "out*connect", "connect to #:80"] {
             assert!(!matches(pattern, error), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn a_key_matches_only_as_a_whole() {
+        let filter = Filter {
+            key: Some("customer-7".to_owned()),
+            ..Filter::default()
+        };
+        let conditions = filter.conditions().unwrap();
+        let matches = |key: Option<&str>| {
+            let key = key.map(|key| key.parse().unwrap());
+            conditions.matches(None, key.as_ref())
+        };
+        assert!(matches(Some("customer-7")));
+        for other in [None, Some("customer-70"), Some("Customer-7")] {
+            assert!(!matches(other), "{other:?}");
         }
     }
 
@@ -179,6 +210,13 @@ mod tests {
                 ..some()
             }),
             "error"
+        );
+        assert_eq!(
+            wrong(Filter {
+                key: text(""),
+                ..some()
+            }),
+            "key"
         );
         assert_eq!(
             wrong(Filter {

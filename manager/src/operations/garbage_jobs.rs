@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use lisa_core::broker::{
-    Broker, BrokerError, GarbagePosition, InGarbage, JobChange, MAX_GARBAGE_JOBS, TopicHandle,
+    Broker, BrokerError, GarbagePosition, InGarbage, JobChange, MAX_BATCH, MAX_GARBAGE_JOBS,
+    TopicHandle,
 };
 use lisa_core::time::UnixMs;
-use lisa_core::topic::{Group, Topic};
+use lisa_core::topic::{Group, Shard, Topic};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -169,10 +170,11 @@ pub(crate) async fn count(
             let page = broker
                 .garbage_from(topic, shard, group, position, to, PAGE)
                 .await?;
+            let matching = matching(broker, topic, shard, &conditions, &page).await?;
+            counted.found += matching.iter().filter(|matches| **matches).count() as u64;
             for message in &page {
                 pass(&mut position, message);
                 position.skip += 1;
-                counted.found += u64::from(conditions.match_message(message));
             }
             counted.looked_at += page.len() as u64;
             if counted.looked_at >= MAX_COUNTED {
@@ -185,6 +187,28 @@ pub(crate) async fn count(
     }
     counted.is_complete = true;
     Ok(counted)
+}
+
+/// Returns whether each message of a page matches. Reads their ordering keys only for a filter by key.
+async fn matching(
+    broker: &Broker,
+    topic: &TopicHandle,
+    shard: Shard,
+    conditions: &Conditions,
+    page: &[InGarbage],
+) -> Result<Vec<bool>, BrokerError> {
+    let mut keys = vec![None; page.len()];
+    if conditions.key.is_some() {
+        keys.clear();
+        for chunk in page.chunks(MAX_BATCH) {
+            let ids: Vec<_> = chunk.iter().map(|message| message.id.clone()).collect();
+            keys.extend(broker.readable_ordering_keys(topic, shard, &ids).await?);
+        }
+    }
+    let pairs = page.iter().zip(&keys);
+    Ok(pairs
+        .map(|(message, key)| conditions.matches(message.info.as_ref(), key.as_ref()))
+        .collect())
 }
 
 /// Moves a position to the time of a message.
@@ -398,13 +422,14 @@ async fn advance(
         .await?;
     let mut batch = Vec::new();
     let mut looked_at = 0;
-    for message in &page {
+    let matching = matching(broker, &topic, shard, &conditions, &page).await?;
+    for (message, matches) in page.iter().zip(matching) {
         if batch.len() == room {
             break;
         }
         looked_at += 1;
         pass(&mut position, message);
-        if conditions.match_message(message) {
+        if matches {
             // It leaves garbage, so it is not among those to skip.
             batch.push((message.id.clone(), message.time));
         } else {
@@ -438,6 +463,7 @@ pub(crate) fn extent(new: &NewJob) -> String {
     let mut add = |name: &str, value: Option<String>| {
         parts.extend(value.map(|value| format!("{name} {value}")));
     };
+    add("key", new.filter.key.clone());
     add("reason", new.filter.reason.clone());
     add("from", new.filter.from.clone());
     add("to", new.filter.to.clone());

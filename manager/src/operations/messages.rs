@@ -27,6 +27,9 @@ pub(crate) struct MessagePage {
     pub(crate) messages: Vec<MessageView>,
     /// The cursor of the next page; null at the end.
     pub(crate) next: Option<String>,
+    /// The number of messages that were examined, if the list is one of those in garbage that match a filter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) looked_at: Option<usize>,
 }
 
 impl MessagePage {
@@ -44,6 +47,7 @@ impl MessagePage {
             group: None,
             messages: page.items.into_iter().map(MessageView::from).collect(),
             next: page.next,
+            looked_at: None,
         }
     }
 }
@@ -61,6 +65,9 @@ pub(crate) struct MessageView {
     pub(crate) garbage_at: Option<String>,
     /// The number of the current or next attempt; in garbage, of attempts made.
     pub(crate) attempt: u32,
+    /// Its ordering key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) consumer: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,6 +93,7 @@ impl From<Listed> for MessageView {
             due_at,
             garbage_at,
             attempt: listed.attempt,
+            key: listed.key.map(|key| key.as_str().to_owned()),
             consumer: listed.consumer,
             reason,
             error: error.filter(|error| !error.is_empty()),
@@ -133,9 +141,6 @@ pub(crate) struct FullMessage {
     /// Its own retry policy, with the keys of the configuration; if absent, the topic's applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retry: Option<RetryPolicy>,
-    /// Its ordering key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) merge_key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -163,10 +168,12 @@ impl FullMessage {
         };
         Self {
             topic: topic.name().clone(),
-            message: listed.into(),
+            message: MessageView {
+                key: details.key,
+                ..listed.into()
+            },
             max_attempts: record.max_attempts.unwrap_or(topic.settings().max_attempts),
             retry: record.retry.clone(),
-            key: details.key,
             merge_key: details.merge_key,
             priority: Some(details.priority).filter(|priority| *priority != 0),
             expires_at: details.expires.map(|at| at.to_string()),

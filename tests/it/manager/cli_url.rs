@@ -184,6 +184,12 @@ async fn each_verb_has_the_same_result_over_url() {
                 &["messages", "show", "order", "nix"],
                 &["explain", "keyed", "m-1"],
                 &["garbage", "list", "orders", "--group", "billing"],
+                &[
+                    "garbage", "list", "orders", "--group", "billing", "--error", "no", "--newest",
+                ],
+                &[
+                    "garbage", "list", "orders", "--group", "billing", "--key", "k", "--limit", "1",
+                ],
                 &["garbage", "errors", "orders", "--group", "billing"],
                 &["garbage", "jobs"],
                 &["garbage", "stop", "nix"],

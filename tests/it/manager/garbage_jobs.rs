@@ -48,11 +48,6 @@ impl Served {
         let topic = self.topic().await;
         self.broker.stats(&topic).await.unwrap().groups[0].garbage
     }
-
-    async fn end(self) {
-        self.shutdown.begin();
-        self.run.await.unwrap();
-    }
 }
 
 /// Puts messages into garbage, the nth with the error `error(n)`.

@@ -52,4 +52,9 @@ impl Served {
             run,
         }
     }
+
+    pub(super) async fn end(self) {
+        self.shutdown.begin();
+        self.run.await.unwrap();
+    }
 }

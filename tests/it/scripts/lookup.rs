@@ -35,6 +35,7 @@ fn expected(name: &str, state: State, after: u64, attempt: u32) -> Listed {
         state,
         time: Some(UnixMs::new(START + after)),
         attempt,
+        key: None,
         consumer: None,
         last_error: None,
         garbage: None,

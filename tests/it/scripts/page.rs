@@ -1,6 +1,6 @@
 //! page: lists messages in the order of their times.
 
-use lisa_core::broker::{BrokerError, Page, TimeRange};
+use lisa_core::broker::{BrokerError, Page, TimeRange, Verdict};
 use lisa_core::message::{Options, PreparedMessage};
 use lisa_core::state::State;
 use lisa_core::time::UnixMs;
@@ -184,6 +184,51 @@ async fn retry_and_garbage_are_listed_by_time_with_their_details() {
     let newest = page(&relay, State::Retry, range(None, None, true), None, 1).await;
     assert_eq!(newest.items[0].last_error.as_deref(), Some("it failed"));
     assert_eq!(newest.items[0].attempt, 2);
+}
+
+#[tokio::test]
+async fn messages_of_each_state_are_listed_with_their_ordering_keys() {
+    let relay = Relay::start("page").await;
+    let keyed = |id: &str, key: &str, due: u64| PreparedMessage {
+        options: Options {
+            key: Some(key.parse().unwrap()),
+            ..Options::default()
+        },
+        ..message(id, ms(due))
+    };
+    let keys = async |state: State| {
+        let page = page(&relay, state, TimeRange::default(), None, 9).await;
+        let keys = page.items.iter();
+        keys.map(|listed| {
+            let key = listed.key.as_ref().map_or("none", |key| key.as_str());
+            format!("{} of {key}", listed.id)
+        })
+        .collect::<Vec<_>>()
+        .join(", ")
+    };
+    relay.send(&[message("m", ms(9))]).await;
+    assert_eq!(keys(State::Waiting).await, "m of none");
+    relay.send(&[keyed("a", "k", 0), keyed("b", "k", 1)]).await;
+    relay.send(&[keyed("c", "l", 2), keyed("w", "k", 9)]).await;
+    relay.step(5);
+    relay.move_due(200).await;
+    assert_eq!(keys(State::Waiting).await, "m of none, w of k");
+    assert_eq!(keys(State::Ready).await, "a of k, c of l");
+    assert_eq!(keys(State::Parked).await, "b of k");
+    let read = relay.read_one().await;
+    assert_eq!(keys(State::InFlight).await, "a of k");
+    relay.settle(&read, retry(ms(100))).await;
+    assert_eq!(keys(State::Retry).await, "a of k");
+    let read = relay.read_one().await;
+    let error = "no".to_owned();
+    relay.settle(&read, Verdict::Reject { error }).await;
+    assert_eq!(keys(State::Garbage).await, "c of l");
+    // Malformed options hide no message.
+    let meta = relay.key("meta");
+    let _: u64 = relay
+        .command(cmd("HSET").arg(&meta).arg("w").arg("x"))
+        .await;
+    assert_eq!(keys(State::Waiting).await, "m of none, w of none");
 }
 
 #[tokio::test]

@@ -4,11 +4,12 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use lisa_core::broker::NO_MANAGER;
+use lisa_core::time::UnixMs;
 use lisa_service::cli::{Output, Rows};
 use tokio::time::{Instant, sleep};
 
 use super::{be_sure, counted, print};
-use crate::cli::args::{JobArgs, SweepArgs};
+use crate::cli::args::{FilterArgs, JobArgs, SweepArgs};
 use crate::cli::error::CliError;
 use crate::cli::relay::Relay;
 use crate::operations::garbage::Verb;
@@ -20,19 +21,32 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The time between two progress reports.
 const REPORT_EVERY: Duration = Duration::from_secs(2);
 
+impl FilterArgs {
+    /// Returns whether it takes all messages.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.error.is_none() && self.key.is_none() && self.reason.is_none()
+    }
+
+    /// Returns the filter of the messages that moved to garbage within a range of times.
+    pub(crate) fn within(&self, from: Option<UnixMs>, to: Option<UnixMs>) -> Filter {
+        Filter {
+            error: self.error.clone(),
+            key: self.key.as_ref().map(|key| key.as_str().to_owned()),
+            reason: self.reason.map(|reason| reason.as_str().to_owned()),
+            from: from.map(|from| from.to_string()),
+            to: to.map(|to| to.to_string()),
+        }
+    }
+}
+
 impl JobArgs {
     /// Returns whether an option asks for a job.
     pub(crate) fn is_job(&self) -> bool {
-        self.filter() != Filter::default() || self.max.is_some() || self.rate.is_some()
+        !self.filter().is_empty() || self.max.is_some() || self.rate.is_some()
     }
 
     fn filter(&self) -> Filter {
-        Filter {
-            error: self.error.clone(),
-            reason: self.reason.map(|reason| reason.as_str().to_owned()),
-            from: self.from.map(|from| from.to_string()),
-            to: self.to.map(|to| to.to_string()),
-        }
+        self.filter.within(self.from, self.to)
     }
 }
 

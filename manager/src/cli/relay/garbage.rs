@@ -1,17 +1,22 @@
 //! Shows, requeues and purges garbage (dead letters).
 
+use lisa_core::state::State;
 use lisa_core::topic::{Group, Topic};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Manager, Redis, Relay, of_group};
+use super::{Manager, PageQuery, Redis, Relay, of_group};
 use crate::cli::client::{Call, Client};
+use crate::cli::commands::failed;
 use crate::cli::error::CliError;
 use crate::operations::audit::{self, Action};
+use crate::operations::choose_group::choose;
 use crate::operations::error_groups::{self, ErrorGroups};
 use crate::operations::garbage::{self, Selection, Swept, Verb};
-use crate::operations::garbage_filter::Filter;
+use crate::operations::garbage_filter::{Filter, InvalidFilter};
 use crate::operations::garbage_jobs::{self, Counted, GarbageJob, JobError, NewJob};
+use crate::operations::garbage_search::{self, Search};
+use crate::operations::messages::MessagePage;
 
 #[derive(Deserialize)]
 struct Jobs {
@@ -19,6 +24,44 @@ struct Jobs {
 }
 
 impl Relay {
+    /// Searches garbage.
+    pub(crate) async fn search_garbage(
+        &self,
+        topic: &Topic,
+        group: Option<&Group>,
+        filter: &Filter,
+        newest_first: bool,
+        page: &PageQuery<'_>,
+    ) -> Result<MessagePage, CliError> {
+        match self {
+            Redis { broker, .. } => {
+                let topic = broker.topic(topic).await?;
+                let group = choose(&topic, group.map(Group::as_str)).map_err(failed)?;
+                let conditions = filter.conditions();
+                let search = Search {
+                    conditions: conditions.map_err(wrong_filter)?,
+                    newest_first,
+                    cursor: page.cursor,
+                    limit: page.limit,
+                };
+                Ok(garbage_search::search(broker, &topic, group, search).await?)
+            }
+            Manager(client) => {
+                let call = client.get(&["topics", topic.as_str(), "messages"]);
+                let call = call.query("state", Some(State::Garbage));
+                let call = call
+                    .query("group", group)
+                    .query("error", filter.error.as_ref());
+                let call = call.query("key", filter.key.as_ref());
+                let call = call.query("reason", filter.reason.as_ref());
+                let call = call.query("from", filter.from.as_ref());
+                let call = call.query("to", filter.to.as_ref());
+                let call = call.query("order", newest_first.then_some("newest"));
+                page.of(call).answer().await
+            }
+        }
+    }
+
     /// Groups the errors in garbage.
     pub(crate) async fn errors(
         &self,
@@ -144,22 +187,27 @@ fn new_job<'c>(
 ) -> Call<'c> {
     let Filter {
         error,
+        key,
         reason,
         from,
         to,
     } = &new.filter;
     let body = json!({
-        "verb": new.verb.as_str(), "error": error, "reason": reason, "from": from, "to": to,
-        "max": new.max, "rate": new.rate, "dry_run": dry_run,
+        "verb": new.verb.as_str(), "error": error, "key": key, "reason": reason, "from": from,
+        "to": to, "max": new.max, "rate": new.rate, "dry_run": dry_run,
     });
     let path = of_group(topic, group, &["garbage", "jobs"]);
     client.post(&path).json(&body).long()
 }
 
+fn wrong_filter(error: InvalidFilter) -> CliError {
+    CliError::Usage(format!("--{error}"))
+}
+
 fn refused(error: JobError) -> CliError {
     match error {
         JobError::Broker(error) => error.into(),
-        JobError::Filter(error) => CliError::Usage(format!("--{error}")),
+        JobError::Filter(error) => wrong_filter(error),
         error => CliError::Failed(error.to_string()),
     }
 }

@@ -9,7 +9,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::broker::reply::command;
 use crate::broker::scan::ScanBudget;
-use crate::broker::{Broker, BrokerError, CONCURRENT_READS, Found, Page, TopicHandle};
+use crate::broker::{Broker, BrokerError, CONCURRENT_READS, Found, Listed, Page, TopicHandle};
 use crate::message::{MessageId, OrderingKey};
 use crate::topic::Shard;
 
@@ -139,7 +139,10 @@ impl Broker {
         let lookups = stream::iter(lookups).buffered(CONCURRENT_READS);
         let found: Vec<Found> = lookups.try_collect().await?;
         let listed = |found| match found {
-            Found::Stored { listed, .. } => Some(listed),
+            Found::Stored { listed, .. } => Some(Listed {
+                key: Some(key.clone()),
+                ..listed
+            }),
             Found::Unknown { .. } => None,
         };
         let items = found.into_iter().filter_map(listed).collect();

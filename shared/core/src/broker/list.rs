@@ -10,7 +10,7 @@ use crate::broker::attempts::error_in;
 use crate::broker::reply::{Pending, Seen, command, decode, id_in, or_empty, utf8};
 use crate::broker::{Broker, BrokerError, Read, TopicHandle};
 use crate::keys::{GroupKeys, GroupView, Key, KeyScope};
-use crate::message::{EntryId, MessageId};
+use crate::message::{EntryId, MessageId, OrderingKey};
 use crate::redis::ConnectionErrorKind;
 use crate::scripts::{self, Operation, PageItem, PageOfGarbage, PageOfRetry, PageOfWaiting};
 use crate::state::{GarbageReason, State};
@@ -40,6 +40,8 @@ pub struct Listed {
     pub time: Option<UnixMs>,
     /// The number of the running or next attempt; in garbage, the number of attempts made.
     pub attempt: u32,
+    /// Its ordering key, if it has one. A lookup returns it as [`Details::key`](crate::broker::Details::key) instead.
+    pub key: Option<OrderingKey>,
     /// The consumer that holds it, if it is in flight.
     pub consumer: Option<String>,
     /// The last error, if it is not in garbage.
@@ -191,7 +193,8 @@ impl Broker {
     /// previous page. A state that the range does not [fit](TimeRange::fits) is listed completely.
     ///
     /// A page of waiting messages, or of those in retry or garbage, begins behind the last message of the previous one,
-    /// whatever has come and gone in the meantime. It takes a script call for each shard and 200 messages.
+    /// whatever has come and gone in the meantime. It takes a script call for each shard and 200 messages, and a read of
+    /// their ordering keys.
     ///
     /// # Errors
     /// [`BrokerError::Reply`] for a cursor that no page returned; other [`BrokerError`]s.
@@ -219,7 +222,8 @@ impl Broker {
             let keys = topic.keys(shard)?;
             let of_group = group.map(|group| topic.group_keys(shard, group));
             let of_group = of_group.transpose()?;
-            let left = limit - items.len();
+            let listed = items.len();
+            let left = limit - listed;
             let position = match (state, of_group) {
                 (State::Waiting, _) => {
                     let page = at.by_time(range, left).ok_or_else(wrong)?;
@@ -259,6 +263,7 @@ impl Broker {
                         .await?
                 }
             };
+            self.add_keys(&topic, shard, &mut items[listed..]).await?;
             if let Some(position) = position {
                 let next = Some(format!("{shard}:{position}"));
                 return Ok(Page { items, next });
@@ -291,6 +296,23 @@ impl Broker {
             page.after = found.last().map(|last| (last.time, last.member.clone()));
         }
         Ok(found)
+    }
+
+    /// Adds their ordering keys to messages of a shard.
+    async fn add_keys(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        items: &mut [Listed],
+    ) -> Result<(), BrokerError> {
+        for chunk in items.chunks_mut(MESSAGES_AT_ONCE) {
+            let ids: Vec<MessageId> = chunk.iter().map(|item| item.id.clone()).collect();
+            let keys = self.readable_ordering_keys(topic, shard, &ids).await?;
+            for (item, key) in chunk.iter_mut().zip(keys) {
+                item.key = key;
+            }
+        }
+        Ok(())
     }
 
     /// Appends members of a backlog or of parked messages. Returns the next offset if the page is full.
@@ -520,6 +542,7 @@ fn of_zset(id: MessageId, state: State, time: UnixMs, text: &str) -> Listed {
         attempt: garbage
             .as_ref()
             .map_or(made + 1, |garbage| garbage.attempts),
+        key: None,
         consumer: None,
         last_error: last_error.filter(|_| garbage.is_none()).map(str::to_owned),
         garbage,
@@ -552,6 +575,7 @@ pub(super) fn listed(read: Read, state: State) -> Option<Listed> {
         state,
         time: Some(read.attempt.due),
         attempt: read.attempt.number,
+        key: None,
         consumer: None,
         last_error: None,
         garbage: None,

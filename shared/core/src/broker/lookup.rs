@@ -251,6 +251,7 @@ fn waiting_for_a_group(id: &MessageId, stored: &Stored) -> Option<Listed> {
         state: State::Waiting,
         time: Some(due),
         attempt: 1,
+        key: None,
         consumer: None,
         last_error: None,
         garbage: None,
@@ -347,6 +348,7 @@ fn listed_of(id: &MessageId, copy: &scripts::CopyReply, due: Option<UnixMs>) -> 
         attempt: garbage
             .as_ref()
             .map_or(copy.attempts + 1, |garbage| garbage.attempts),
+        key: None,
         consumer: None,
         last_error,
         garbage,

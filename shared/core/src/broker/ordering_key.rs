@@ -22,6 +22,37 @@ impl Broker {
         shard: Shard,
         ids: &[MessageId],
     ) -> Result<Vec<Option<OrderingKey>>, BrokerError> {
+        let key = |packed: Option<Vec<u8>>| match packed {
+            Some(packed) => ordering_key(&packed)
+                .ok_or_else(|| BrokerError::reply("HMGET", "packed options", &packed)),
+            None => Ok(None),
+        };
+        let packed = self.packed_options(topic, shard, ids).await?;
+        packed.into_iter().map(key).collect()
+    }
+
+    /// Returns the ordering keys like [`Broker::ordering_keys`], but `None` also for a message whose options are malformed.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn readable_ordering_keys(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        ids: &[MessageId],
+    ) -> Result<Vec<Option<OrderingKey>>, BrokerError> {
+        let packed = self.packed_options(topic, shard, ids).await?.into_iter();
+        Ok(packed
+            .map(|packed| ordering_key(&packed?).flatten())
+            .collect())
+    }
+
+    async fn packed_options(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        ids: &[MessageId],
+    ) -> Result<Vec<Option<Vec<u8>>>, BrokerError> {
         debug_assert!(ids.len() <= MAX_BATCH, "keys of {} ids", ids.len());
         let keys = topic.keys(shard)?;
         let none = || vec![None; ids.len()];
@@ -43,12 +74,7 @@ impl Broker {
                 &packed.len(),
             ));
         }
-        let key = |packed: Option<Vec<u8>>| match packed {
-            Some(packed) => ordering_key(&packed)
-                .ok_or_else(|| BrokerError::reply("HMGET", "packed options", &packed)),
-            None => Ok(None),
-        };
-        packed.into_iter().map(key).collect()
+        Ok(packed)
     }
 }
 
