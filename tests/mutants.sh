@@ -17,6 +17,7 @@ early by 1 ms|move_due_plain.lua|'ZRANGE', zset, '-inf', now,|'ZRANGE', zset, '-
 rank off by one|move_due_plain.lua|WAITING, 0, from_waiting - 1|WAITING, 0, from_waiting
 retry before waiting|move_due_plain.lua|<= tonumber(retry[r + 1])|< tonumber(retry[r + 1])
 moved counter forgotten|move_due_plain.lua|redis.call('HINCRBY', STATS, 'moved:' .. group, from_waiting)|
+a full batch while a million others wait|move_due_plain.lua|  batch = math.ceil(batch / 2)\n|
 a full batch early|move_due_plain.lua|last and last <= now and|last and
 the due of a full batch one ms late|move_due_plain.lua|'ZCOUNT', WAITING, '-inf', text|'ZCOUNT', WAITING, '-inf', '(' .. text
 a late request still new|send_plain.lua|if now > fresh then|if fresh == 0 then

@@ -7,6 +7,7 @@
 
 mod actions;
 mod assets;
+mod back;
 mod cache;
 mod doctor;
 mod forecast;
@@ -367,10 +368,12 @@ impl Dashboard {
             return Some((Viewer::Anybody, None));
         }
         let headers = request.headers();
-        let (name, value) = session_names(headers)
-            .into_iter()
-            .find_map(|name| cookie(headers, &name).map(|value| (name, value)))?;
-        let session = self.0.sessions.check(&value)?;
+        // Another program on the host may have set a cookie of the same name: the first one that is valid counts.
+        let valid = |name: String| {
+            let session = cookies(headers, &name).find_map(|value| self.0.sessions.check(&value));
+            session.map(|session| (name, session))
+        };
+        let (name, session) = session_names(headers).into_iter().find_map(valid)?;
         let renewed = session.renewed.map(|value| session_cookie(&name, &value));
         Some((session.viewer, renewed))
     }
@@ -384,6 +387,7 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
     let path = request.uri().path();
     let path = path.strip_prefix(&*base).unwrap_or(path);
     let is_open = matches!(path, "/login" | "/choices");
+    let plain_path = path.to_owned();
     let session = dashboard.session(&request);
     let viewer = match &session {
         Some((viewer, _)) => viewer.clone(),
@@ -414,7 +418,10 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
         next.run(request).await
     };
     let line = cookie(&headers, "lisa-line").filter(|_| !headers.contains_key(IS_REFRESH));
-    if let Some(page) = response.extensions_mut().remove::<Page>() {
+    if let Some(mut page) = response.extensions_mut().remove::<Page>() {
+        if is_change && page.is_failure {
+            page.back = Some(back::back(&plain_path, &base, &headers));
+        }
         let text = page.render(&context, line.as_deref()).into_string();
         response = document(&headers, page.status, text);
         if line.is_some() {
@@ -490,19 +497,27 @@ fn with_headers(mut response: Response) -> Response {
     response
 }
 
-/// Returns the value of a cookie, percent-decoded.
+/// Returns the value of the first cookie of a name, percent-decoded.
 fn cookie(headers: &HeaderMap, name: &str) -> Option<String> {
+    cookies(headers, name).next()
+}
+
+/// Returns the values of all cookies of a name, percent-decoded.
+fn cookies(headers: &HeaderMap, name: &str) -> impl Iterator<Item = String> {
     let lines = headers
         .get_all(COOKIE)
         .iter()
         .filter_map(|line| line.to_str().ok());
-    let mut pairs = lines
+    let pairs = lines
         .flat_map(|line| line.split(';'))
         .filter_map(|pair| pair.trim().split_once('='));
-    let (_, value) = pairs.find(|(key, _)| *key == name)?;
-    let value = value.replace('+', "%2B");
-    let (key, _) = url::form_urlencoded::parse(value.as_bytes()).next()?;
-    Some(key.into_owned())
+    pairs
+        .filter(move |(key, _)| *key == name)
+        .filter_map(|(_, value)| {
+            let value = value.replace('+', "%2B");
+            let (key, _) = url::form_urlencoded::parse(value.as_bytes()).next()?;
+            Some(key.into_owned())
+        })
 }
 
 /// Returns the names that a session's cookie may have: secure ones first, then that of this port, because cookies of all

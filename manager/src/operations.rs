@@ -18,3 +18,9 @@ pub(crate) mod parked_keys;
 pub(crate) mod snapshot;
 pub(crate) mod topics;
 pub(crate) mod workers;
+
+/// Formats a count with its noun: `1 message`, `2 messages`.
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}

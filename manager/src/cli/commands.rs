@@ -32,6 +32,7 @@ use crate::cli::args::{FilterArgs, PageArgs, SweepArgs, TimeArgs};
 use crate::cli::error::CliError;
 use crate::cli::relay::{PageQuery, Relay};
 use crate::operations::choose_group;
+use crate::operations::counted;
 use crate::operations::garbage::{Selection, Verb};
 use crate::operations::messages::{MessagePage, UNTIMED};
 use crate::operations::topics::Missing;
@@ -43,12 +44,6 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
 
 /// The time limit for reading all topics. Each call has its own limit as well.
 pub(crate) const ALL_WITHIN: Duration = Duration::from_secs(60);
-
-/// Formats a count with its noun: `1 message`, `2 messages`.
-fn counted(count: u64, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
-}
 
 /// Returns an error that names the topics missing from a result about all topics. Print the result first.
 fn complete(missing: &Missing) -> Result<(), CliError> {

@@ -15,7 +15,7 @@ use super::Dashboard;
 use super::form::Fields;
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{Commands, relative};
-use super::text::{grouped, part, visible};
+use super::text::{messages, part, visible};
 use crate::operations::audit;
 use crate::operations::choose_group::choose;
 use crate::operations::garbage::{Selection, Verb, sweep};
@@ -120,13 +120,13 @@ pub(super) async fn ask_group(
     let (title, text, label, typed) = match &*verb {
         "drain" => (
             format!("Drain group {group}?"),
-            html! { p.lead { "It gets no new messages. A manager removes it when its messages are finished; " strong { (grouped(left)) } " are left." } p.muted { "Until then, you can cancel this with Keep." } },
+            html! { p.lead { "It gets no new messages. A manager removes it when its messages are finished; " strong { (messages(left)) } " left." } p.muted { "Until then, you can cancel this with Keep." } },
             "Drain",
             None,
         ),
         "drop" => (
             format!("Drop group {group} and its messages?"),
-            html! { p.lead { "The group and its " strong { (grouped(left)) } " messages, including those in garbage, are permanently removed. A manager begins within a minute." } p.muted { "Copies of other groups are not affected." } },
+            html! { p.lead { "The group and its messages, including those in garbage, are permanently removed: " strong { (messages(left)) } ". A manager begins within a minute." } p.muted { "Copies of other groups are not affected." } },
             "Drop group",
             Some(name),
         ),
@@ -213,13 +213,12 @@ pub(super) async fn group(
                 .run(retire, |answer| audit::changed(answer.changed))
                 .await?;
             let text = match how {
-                Some(Retirement::Drain) => format!(
-                    "Group {group} is draining, {} messages left.",
-                    grouped(answer.left)
-                ),
+                Some(Retirement::Drain) => {
+                    format!("Group {group} is draining, {} left.", messages(answer.left))
+                }
                 Some(Retirement::Drop) => format!(
-                    "Group {group} is being dropped with {} messages.",
-                    grouped(answer.left)
+                    "Group {group} is being dropped with {}.",
+                    messages(answer.left)
                 ),
                 None => format!("Group {group} is kept."),
             };
@@ -287,12 +286,7 @@ pub(super) async fn ask_message(
                 label for="at" { "or a new due time in RFC 3339, such as " code { "2027-01-31T09:00:00Z" } }
                 input #at name="at" autocomplete="off" spellcheck="false";
             };
-            let commands = commands.cli(
-                &context,
-                "Reschedule",
-                "lisa-producer",
-                &["reschedule", name, "--delay", "15m", "--", &id],
-            );
+            let commands = commands.reschedule(&context, name, &id);
             (
                 "Reschedule this message",
                 html! { (shown) },

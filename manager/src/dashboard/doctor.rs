@@ -28,6 +28,17 @@ pub(super) async fn show(
 ) -> Result<Page, Failure> {
     let topic = parse(&topic)?;
     let name = topic.as_str();
+    let last = dashboard.0.parts.examinations.of(&topic);
+    // A topic that was examined, or whose settings cannot be read, is damaged, and does exist.
+    if last.is_none()
+        && let Err(failure) = dashboard.topic(name).await
+        && failure.is_unknown_topic()
+    {
+        dashboard.read(dashboard.broker().refresh()).await?;
+        if !dashboard.broker().unreadable_topics().contains_key(name) {
+            return Err(failure);
+        }
+    }
     let at = format!("/v1/topics/{name}/doctor");
     let repair = format!("{at}/repair");
     let commands = Commands::default()
@@ -40,7 +51,6 @@ pub(super) async fn show(
             "lisa-manager",
             &["doctor", "--repair", name],
         );
-    let last = dashboard.0.parts.examinations.of(&topic);
     let body = html! {
         section #examined data-live aria-label="Last examination" {
             @match &last {

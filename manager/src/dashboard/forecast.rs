@@ -12,8 +12,10 @@ use maud::{Markup, html};
 use super::Dashboard;
 use super::form::Fields;
 use super::page::{Context, Failure, Page, Section};
-use super::parts::{Commands, Level, count, empty, exact, relative_text, sign, staleness, tile};
-use super::text::{grouped, part, visible};
+use super::parts::{
+    Commands, Level, count, empty, exact, relative_text, sign, staleness, tag, tile,
+};
+use super::text::{counted, grouped, messages, part, visible};
 use crate::operations::forecast::{ForecastView, Period, forecast};
 
 /// The periods to choose from: label and seconds.
@@ -115,11 +117,14 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
             (tile("Later", html! { (grouped(view.total.later)) }, html! { "after this period" }))
             (tile("Peak", html! { (grouped(most)) }, html! { @match peak.and_then(|at| view.steps.get(at)) { Some(step) => { (relative_text(&step.from, context.now)) ", from " (time(&step.from)) }, None => { "nothing is due" } } }))
         }
+        @if let (topics @ 1.., in_them) = view.paused() {
+            p.banner.is-warn { (sign(Level::Warn)) span { (messages(in_them)) " of " (counted(topics, "paused topic")) " included: not delivered until resumed" } }
+        }
         @if due == 0 {
             (empty("Nothing becomes due in this period", html! { p { "Messages with a later due time are counted under Later." } }))
         } @else {
             figure.chart aria-labelledby="forecast-caption" {
-                svg viewBox=(format!("0 0 {} {HEIGHT}", steps.len() * WIDTH)) preserveAspectRatio="none" role="img" aria-label=(format!("{} messages become due; the largest step has {}", grouped(due), grouped(most))) {
+                svg viewBox=(format!("0 0 {} {HEIGHT}", steps.len() * WIDTH)) preserveAspectRatio="none" role="img" aria-label=(format!("Due in this period: {}; the largest step has {}", messages(due), grouped(most))) {
                     @for (index, step) in steps.iter().enumerate() {
                         @let height = (step * HEIGHT).div_ceil(most.max(1));
                         rect x=(index * WIDTH + 1) y=(HEIGHT - height) width=(WIDTH - 2) height=(height) class=(if Some(index) == peak { "bar peak" } else { "bar" }) {
@@ -147,7 +152,7 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
                 caption.hidden { "Messages that become due, by topic" }
                 thead { tr { th scope="col" { "Topic" } th.n scope="col" { "In this period" } th.n scope="col" { "Overdue" } th.n scope="col" { "Later" } } }
                 tbody { @for topic in &view.topics { tr {
-                    th scope="row" data-label="Topic" { a.row-link href=(context.link(format!("/forecast?topic={}", topic.topic))) { (topic.topic) } @if topic.is_estimate { " " span.muted { "estimate" } } }
+                    th scope="row" data-label="Topic" { a.row-link href=(context.link(format!("/forecast?topic={}", topic.topic))) { (topic.topic) } @if topic.is_estimate { " " span.muted { "estimate" } } @if topic.is_paused { " " (tag(Level::Warn, "paused")) } }
                     td.n data-label="In this period" { (count(topic.due.in_steps().sum())) }
                     td.n data-label="Overdue" { (count(topic.due.overdue)) }
                     td.n data-label="Later" { (count(topic.due.later)) }
@@ -157,7 +162,7 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
         @if !view.damaged.is_empty() { ul.list { @for damaged in &view.damaged { li {
             (sign(Level::Bad)) a href=(context.link(format!("/topics/{}", part(&damaged.topic)))) { (visible(&damaged.topic)) } span { "cannot be counted: " (visible(&damaged.error)) }
         } } } }
-        @if view.other_topics > 0 { p.muted { (view.other_topics) " more topics are not counted; together they had " (grouped(view.other_messages)) " messages." } }
+        @if view.other_topics > 0 { p.muted { "Not counted: " (counted(view.other_topics as u64, "other topic")) " with " (messages(view.other_messages)) "." } }
         @if !view.recurring.is_empty() { section aria-labelledby="recurring" { h2 #recurring { "Schedules in this period" }
             ul.list { @for next in view.recurring.iter().take(20) { li { (time(&next.at)) " " strong { (next.schedule) } " to " a href=(context.link(format!("/topics/{}", next.topic))) { (next.topic) } } }
                 @if view.recurring.len() > 20 || view.has_more_recurring { li.muted { "and more" } } }

@@ -21,7 +21,7 @@ use super::page::{Context, Failure, Page, Section};
 use super::parts::{
     Commands, command, confirm_link, empty, missing_topics, relative_text, staleness,
 };
-use super::text::{grouped, part, span, visible};
+use super::text::{grouped, messages, part, span, visible};
 use crate::operations::audit;
 use crate::operations::choose_group::choose;
 use crate::operations::error_groups::{ErrorGroups, error_groups};
@@ -206,7 +206,7 @@ fn groups_of_errors(context: &Context, requeue: &str, reading: &Reading<ErrorGro
                 } }
             } } }
         } }
-        p.muted { "From the newest " (grouped(errors.newest)) " of " (grouped(errors.total)) " messages in garbage, counted within the last " (span(millis(reading.age).max(1000))) ". " code { "#" } " stands for a number or an id, " code { "…" } " for quoted text."
+        p.muted { "From the newest " (grouped(errors.newest)) " of " (messages(errors.total)) " in garbage, counted within the last " (span(millis(reading.age).max(1000))) ". " code { "#" } " stands for a number or an id, " code { "…" } " for quoted text."
             @if errors.errors.len() > MOST || errors.other_errors > 0 { " Only the errors with the most messages are shown." } }
     } }
 }
@@ -288,12 +288,12 @@ pub(super) async fn ask(
     };
     let (title, text, label) = match verb {
         Verb::Requeue => (
-            format!("Requeue {number} messages of {name}/{group}?"),
+            format!("Requeue {} of {name}/{group}?", messages(count)),
             html! { p.lead { (which) " that are in garbage now are delivered again, with new attempts. A message that fails again is not requeued a second time." } },
             format!("Requeue {number}"),
         ),
         Verb::Purge => (
-            format!("Purge {number} messages of {name}/{group}?"),
+            format!("Purge {} of {name}/{group}?", messages(count)),
             html! { p.lead { (which) " that are in garbage now are permanently removed." } },
             format!("Purge {number}"),
         ),
@@ -372,7 +372,7 @@ pub(super) async fn sweep(
         let job = action.run(start, garbage_jobs::started).await;
         let job = job.map_err(refused)?;
         dashboard.0.parts.garbage_jobs_changed.notify_one();
-        let line = format!("A job for {} messages has started.", grouped(job.expected));
+        let line = format!("A job for {} has started.", messages(job.expected));
         return Ok(context.done("/system", line));
     }
     let action = action.details(audit::extent(&Selection::All));

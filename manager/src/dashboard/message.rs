@@ -178,12 +178,20 @@ fn render(
             "lisa-producer",
             &["cancel", topic, "--", id],
         )
+        .curl_producer(
+            context,
+            "Deliver now",
+            "POST",
+            format!("{api}/deliver-now"),
+            None,
+        )
         .cli(
             context,
             "Deliver now",
             "lisa-producer",
             &["deliver-now", topic, "--", id],
-        );
+        )
+        .reschedule(context, topic, id);
     let sent = view.id.generated_at();
     html! {
         section #why data-live aria-labelledby="why-title" {

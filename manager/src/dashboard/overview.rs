@@ -17,8 +17,10 @@ use super::cache::Reading;
 use super::form::Fields;
 use super::history::{self, Charts};
 use super::page::{Context, Failure, Page, Section, see_other};
-use super::parts::{Level, command, count, count_link, empty, sign, staleness, tag, tile};
-use super::text::{grouped, messages, part, span, visible};
+use super::parts::{
+    Level, accounted_for, command, count, count_link, empty, sign, staleness, tag, tile,
+};
+use super::text::{counted, grouped, messages, part, span, spelled_out, visible};
 use crate::operations::newest_counts::NewestCounts;
 use crate::operations::topics::StatsList;
 
@@ -231,7 +233,7 @@ fn render(
                             (sign(trouble.level))
                             span.at { (visible(&trouble.at)) }
                             span.text { (visible(&trouble.text)) }
-                            a href=(context.link(&trouble.path)) aria-label=(format!("{}: {}", trouble.label, trouble.at)) { (trouble.label) }
+                            a href=(context.link(&trouble.path)) aria-label=(spelled_out(&format!("{}: {}", trouble.label, trouble.at))) { (trouble.label) }
                         }
                     }
                     @if troubles.len() > MOST_TROUBLES { li.more { "and " (troubles.len() - MOST_TROUBLES) " more; the topics with most trouble are listed first" } }
@@ -284,7 +286,7 @@ fn health(list: &StatsList, age: Duration) -> Markup {
         p {
             @if lost > 0 { (sign(Level::Bad)) span { (messages(lost)) " unaccounted for" } }
             @else if !list.missing.is_empty() { (sign(Level::Warn)) span { "Some topics could not be read" } }
-            @else { (sign(Level::Ok)) span { "All messages accounted for" } }
+            @else { (accounted_for(list.topics.iter().map(TopicStats::lost).sum())) }
         }
         p {
             @match list.managers {
@@ -454,7 +456,7 @@ pub(super) async fn find(
     let body = html! {
         div.card {
             p.lead { "No topic, stored message or ordering key “" (visible(&wanted)) "” was found." }
-            p.muted { "Searched the names of " (known.len()) " topics, and the messages of " (asked) " of them. A message that was handled is no longer stored. Ordering keys are searched only in topics with " code { "key_index" } "." }
+            p.muted { "Searched the names of " (counted(known.len() as u64, "topic")) ", and the messages of " (asked) " of them. A message that was handled is no longer stored. Ordering keys are searched only in topics with " code { "key_index" } "." }
             @if !unread.is_empty() {
                 p { (sign(Level::Warn)) " These topics could not be searched:" }
                 ul { @for (topic, error) in &unread { li { a href=(context.link(format!("/topics/{}/doctor", part(topic)))) { (visible(topic)) } ": " (visible(error)) } } }

@@ -14,7 +14,7 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::assets;
 use super::session::Viewer;
-use super::text::{part, visible};
+use super::text::{part, spelled_out, visible};
 use crate::operations::choose_group::GroupError;
 
 /// The longest message that a cookie carries to the next page, in bytes.
@@ -198,6 +198,10 @@ pub(super) struct Page {
     /// The buttons at the right of the title.
     pub(super) actions: Option<Markup>,
     pub(super) body: Markup,
+    /// True if it says why another page cannot be shown, or an action not be done.
+    pub(super) is_failure: bool,
+    /// The page to go back to.
+    pub(super) back: Option<String>,
     /// True to refresh it.
     pub(super) is_live: bool,
     /// The reason why it does not refresh.
@@ -213,6 +217,8 @@ impl Page {
             crumbs: Vec::new(),
             actions: None,
             body,
+            is_failure: false,
+            back: None,
             is_live: false,
             still: "This page does not refresh automatically.",
         }
@@ -259,7 +265,7 @@ impl Page {
                     meta charset="utf-8";
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     meta name="color-scheme" content="light dark";
-                    title { (self.title) " · " (context.namespace) " · Lisa" }
+                    title { (spelled_out(&self.title)) " · " (context.namespace) " · Lisa" }
                     link rel="icon" type="image/svg+xml" href=(context.link(assets::ICON.path()));
                     link rel="stylesheet" href=(context.link(assets::CSS.path()));
                     script defer src=(context.link(assets::MORPH.path())) {}
@@ -319,6 +325,7 @@ impl Page {
                             @if let Some(actions) = &self.actions { div #actions .actions data-live { (actions) } }
                         }
                         (self.body)
+                        @if let Some(back) = &self.back { p.buttons { a.button.plain href=(context.link(back)) { "Back" } } }
                     }
                     (footer(context, (!self.is_live).then_some(self.still)))
                 }
@@ -402,6 +409,11 @@ impl Failure {
         Self::new(ProblemCode::Invalid, format!("{field}: {error}"))
     }
 
+    /// Returns true if the topic does not exist.
+    pub(super) fn is_unknown_topic(&self) -> bool {
+        matches!(self, Self::Problem(problem) if problem.code() == ProblemCode::UnknownTopic)
+    }
+
     pub(super) fn not_found(detail: impl Into<String>) -> Self {
         Self::new(ProblemCode::NotFound, detail)
     }
@@ -464,6 +476,7 @@ impl IntoResponse for Failure {
         };
         Page {
             status,
+            is_failure: true,
             ..Page::new(Section::None, title, body)
         }
         .into_response()

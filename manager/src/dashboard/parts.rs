@@ -61,6 +61,7 @@ pub(super) fn count_link(number: u64, href: &str) -> Markup {
 pub(super) enum Level {
     Bad,
     Warn,
+    Note,
     Ok,
     Unknown,
 }
@@ -71,7 +72,7 @@ impl Level {
             Self::Ok => "is-ok",
             Self::Warn => "is-warn",
             Self::Bad => "is-bad",
-            Self::Unknown => "is-unknown",
+            Self::Note | Self::Unknown => "is-unknown",
         }
     }
 
@@ -79,6 +80,7 @@ impl Level {
         match self {
             Self::Ok => "OK",
             Self::Warn => "Warning",
+            Self::Note => "Note",
             Self::Bad => "Problem",
             Self::Unknown => "Unknown",
         }
@@ -93,6 +95,7 @@ pub(super) fn sign(level: Level) -> Markup {
                 Level::Ok => { circle cx="8" cy="8" r="7" class="fill" {} path d="M4.800 8.200l2.200 2.200 4.200-4.600" class="cut" {} }
                 Level::Warn => { path d="M8 1.500 15.200 14.500H.800Z" class="fill" {} path d="M8 6v4M8 12.200v.400" class="cut" {} }
                 Level::Bad => { rect x="1" y="1" width="14" height="14" rx="2" class="fill" {} path d="M5 5l6 6M11 5l-6 6" class="cut" {} }
+                Level::Note => { circle cx="8" cy="8" r="6.500" class="ring" {} path d="M8 5v.400M8 7.500v3.500" class="line" {} }
                 Level::Unknown => { circle cx="8" cy="8" r="6.500" class="ring" {} path d="M8 5v3.500M8 11v.400" class="line" {} }
             }
         }
@@ -119,6 +122,14 @@ pub(super) fn state(name: &str) -> Markup {
             }
             (word)
         }
+    }
+}
+
+/// Returns a line that all messages are accounted for, and how many of them were counted as lost.
+pub(super) fn accounted_for(lost: u64) -> Markup {
+    html! {
+        @if lost == 0 { (sign(Level::Ok)) span { "All messages accounted for" } }
+        @else { (sign(Level::Note)) span title="Since the topics were declared, once for each group: messages whose records were gone" { "All messages accounted for, " (grouped(lost)) " counted as lost" } }
     }
 }
 
@@ -250,6 +261,19 @@ impl Commands {
         line += &format!(" --data-raw {} {}", shell(payload), shell(&url));
         self.0.push((what.to_owned(), "curl", line));
         self
+    }
+
+    /// Adds the requests that reschedule a message, with a delay as an example.
+    pub(super) fn reschedule(self, context: &Context, topic: &str, id: &str) -> Self {
+        let path = format!("/v1/topics/{topic}/messages/{}", part(id));
+        let (what, json) = ("Reschedule", r#"{"delay":"15m"}"#);
+        self.curl_producer(context, what, "PATCH", path, Some(json))
+            .cli(
+                context,
+                what,
+                "lisa-producer",
+                &["reschedule", topic, "--delay", "15m", "--", id],
+            )
     }
 
     fn request(

@@ -19,6 +19,23 @@ pub(super) fn visible_lines(text: &str) -> Markup {
     shown(text, |c| c == '\n' || c == '\t')
 }
 
+/// Returns text for an attribute, in which there are no elements: like [`visible`], with each such character spelled out.
+pub(super) fn spelled_out(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match hides(c) {
+            true => out.push_str(&code_point(c)),
+            false => out.push(c),
+        }
+    }
+    out
+}
+
+/// Returns the name of a character, such as `U+202E`.
+fn code_point(c: char) -> String {
+    format!("U+{:04X}", u32::from(c))
+}
+
 fn shown(text: &str, is_kept: impl Fn(char) -> bool) -> Markup {
     let mut pieces: Vec<(&str, Option<char>)> = Vec::new();
     let mut rest = text;
@@ -32,7 +49,7 @@ fn shown(text: &str, is_kept: impl Fn(char) -> bool) -> Markup {
         @for (plain, hidden) in pieces {
             (plain)
             @if let Some(hidden) = hidden {
-                span.ctl { (format!("U+{:04X}", u32::from(hidden))) }
+                span.ctl { (code_point(hidden)) }
             }
         }
         (rest)
@@ -124,13 +141,35 @@ pub(super) fn hex_dump(bytes: &[u8]) -> String {
     out
 }
 
-/// Returns a word for a POSIX shell, quoted if it needs to be.
+/// Returns a word for a shell, quoted if it needs to be.
+///
+/// A terminal acts on control characters in pasted text, even between quotes, and invisible ones hide what a command does. A word
+/// with such a character is written as `$'…'`, with the bytes of the character in octal. POSIX shells know this quoting since
+/// 2024; bash, zsh, ksh and busybox did before.
 pub(super) fn shell(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(&byte);
     if !word.is_empty() && word.bytes().all(is_plain) {
         return word.to_owned();
     }
-    format!("'{}'", word.replace('\'', r"'\''"))
+    if !word.contains(|c| c != '\n' && hides(c)) {
+        return format!("'{}'", word.replace('\'', r"'\''"));
+    }
+    let mut out = "$'".to_owned();
+    for c in word.chars() {
+        match c {
+            '\'' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            c if hides(c) => {
+                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                    let _ = write!(out, "\\{byte:03o}");
+                }
+            }
+            c => out.push(c),
+        }
+    }
+    out + "'"
 }
 
 /// Returns text as one part of a path or the value of a query, percent-encoded.
@@ -161,8 +200,13 @@ pub(super) fn grouped(number: u64) -> String {
 
 /// Returns a number of messages.
 pub(super) fn messages(number: u64) -> String {
-    let noun = if number == 1 { "message" } else { "messages" };
-    format!("{} {noun}", grouped(number))
+    counted(number, "message")
+}
+
+/// Returns a number of things, whose plural ends in `s`.
+pub(super) fn counted(number: u64, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", grouped(number))
 }
 
 /// Returns a size with a unit of 1024.
@@ -238,6 +282,30 @@ mod tests {
         assert_eq!(shell("it's $(x)"), r"'it'\''s $(x)'");
         assert_eq!(shell(""), "''");
         assert_eq!(part("a/b?c#ü"), "a%2Fb%3Fc%23%C3%BC");
+    }
+
+    #[test]
+    fn text_of_an_attribute_has_no_hidden_characters() {
+        let spelled = spelled_out("a\u{202e}b\u{9b}\n<ü>");
+        assert_eq!(spelled, "aU+202EbU+009BU+000A<ü>");
+    }
+
+    #[test]
+    fn a_copied_word_has_no_character_that_a_terminal_acts_on_and_a_shell_reads_it_back() {
+        assert_eq!(shell("{\n  1\n}"), "'{\n  1\n}'");
+        assert_eq!(shell("a\u{202e}b"), r"$'a\342\200\256b'");
+        for word in [
+            "it's\\ \u{202e}7",
+            "\u{3}\u{15}rm -rf ~\r\n\t",
+            "\u{1b}[2J\u{9b}2J",
+            "ü\u{200b}$(x)`y`\"!",
+        ] {
+            let quoted = shell(word);
+            assert!(!quoted.contains(hides), "{quoted:?}");
+            let mut bash = std::process::Command::new("bash");
+            let said = bash.args(["-c", &format!("printf %s {quoted}")]).output();
+            assert_eq!(String::from_utf8_lossy(&said.unwrap().stdout), word);
+        }
     }
 
     #[test]

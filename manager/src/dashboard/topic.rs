@@ -13,8 +13,8 @@ use super::form::Fields;
 use super::history::{self, Charts};
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{
-    Commands, GROUP_STATES, Level, confirm_link, count_link, meter, post_button, relative,
-    staleness, state, tag, tile,
+    Commands, GROUP_STATES, Level, accounted_for, confirm_link, count_link, meter, post_button,
+    relative, staleness, state, tag, tile,
 };
 use super::text::{grouped, messages, size, span, visible};
 use crate::operations::groups::counts_of;
@@ -103,7 +103,8 @@ fn render(
             @if stats.paused { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "This topic is paused: sends are accepted, but nothing becomes ready." } } }
             @if stats.conservation_error > 0 { p.banner.is-bad { (super::parts::sign(Level::Bad)) span { (messages(stats.conservation_error)) " unaccounted for. " a href=(context.link(format!("/topics/{name}/doctor"))) { "Examine the topic" } } } }
             @if stats.missing_records() > 0 { p.banner.is-bad { (super::parts::sign(Level::Bad)) span { (messages(stats.missing_records())) " without a record. " a href=(context.link(format!("/topics/{name}/doctor"))) { "Examine the topic" } } } }
-            @if let Some(left) = stats.migrating { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "This topic is being resharded: " (grouped(left)) " messages are on retiring shards." } } }
+            @if stats.conservation_error + stats.missing_records() == 0 && stats.lost() > 0 { p.card { (accounted_for(stats.lost())) } }
+            @if let Some(left) = stats.migrating { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "This topic is being resharded. Messages on retiring shards: " (grouped(left)) "." } } }
             dl.tiles {
                 (tile("Waiting", count_link(stats.waiting, &context.link(format!("/topics/{name}/messages?state=waiting"))), html! {
                     @match stats.next_due { Some(due) => { "next " (relative(due, context.now)) } None => "none is due" }

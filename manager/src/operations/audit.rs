@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
+use super::counted;
 use super::garbage::{Selection, Swept};
 
 /// The time limit for adding an entry. The action is over by then.
@@ -149,12 +150,9 @@ pub(crate) fn swept(swept: &Swept) -> String {
 
 /// Returns the outcome of a repair.
 pub(crate) fn repaired(checkup: &Checkup) -> String {
-    let count = |outcome| checkup.count(outcome);
-    format!(
-        "{} faults repaired, {} left",
-        count(Outcome::Repaired),
-        count(Outcome::Found)
-    )
+    let repaired = counted(checkup.count(Outcome::Repaired), "fault");
+    let left = checkup.count(Outcome::Found);
+    format!("{repaired} repaired, {left} left")
 }
 
 /// A page of the audit log, newest first.

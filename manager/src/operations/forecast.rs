@@ -140,6 +140,9 @@ pub(crate) struct TopicForecast {
     pub(crate) due: DueView,
     /// True if only some of its shards were counted, and the others estimated from those.
     pub(crate) is_estimate: bool,
+    /// True if it is paused: its messages become due, but are not delivered until it is resumed. They are part of the total.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_paused: bool,
 }
 
 /// Numbers of messages by their due times.
@@ -161,6 +164,17 @@ pub(crate) struct NextTime {
     pub(crate) schedule: ScheduleName,
     pub(crate) topic: Topic,
     pub(crate) at: String,
+}
+
+impl ForecastView {
+    /// Returns the number of paused topics, and of their messages that are due or become due in the steps.
+    pub(crate) fn paused(&self) -> (u64, u64) {
+        let paused = self.topics.iter().filter(|topic| topic.is_paused);
+        paused.fold((0, 0), |(topics, messages), topic| {
+            let due = topic.due.overdue + topic.due.in_steps().sum::<u64>();
+            (topics + 1, messages + due)
+        })
+    }
 }
 
 impl DueView {
@@ -269,9 +283,15 @@ pub(crate) async fn forecast(
         recurring: Vec::new(),
         has_more_recurring: false,
     };
+    let mut damaged = match only {
+        None => broker.unreadable_topics(),
+        Some(_) => BTreeMap::new(),
+    };
     for (topic, counted) in topics.iter().zip(counts) {
         match counted {
             Ok(forecast) => {
+                // Counted with the settings that this process knows.
+                damaged.remove(topic.name().as_str());
                 let due = DueView::new(&forecast);
                 view.total.add(&due);
                 if only.is_some() || !due.is_empty() {
@@ -279,18 +299,17 @@ pub(crate) async fn forecast(
                         topic: topic.name().clone(),
                         due,
                         is_estimate: forecast.is_estimate,
+                        is_paused: forecast.is_paused,
                     });
                 }
             }
             Err(error) if only.is_none() && error.is_of_one_topic() => {
-                view.damaged.push(DamagedTopic {
-                    topic: topic.name().to_string(),
-                    error: error.to_string(),
-                });
+                damaged.insert(topic.name().to_string(), error.to_string());
             }
             Err(error) => return Err(error),
         }
     }
+    view.damaged = DamagedTopic::all(damaged);
     let of_topic = schedules
         .iter()
         .filter(|(_, schedule)| only.as_ref().is_none_or(|only| schedule.topic == *only));
@@ -416,6 +435,7 @@ mod tests {
             // A message left between two counts.
             retry: [("g".parse().unwrap(), due(&[0, 2, 1, 3], 3))].into(),
             is_estimate: false,
+            is_paused: false,
         };
         let view = DueView::new(&forecast);
         assert_eq!((view.overdue, view.later), (1, 2));

@@ -8,6 +8,8 @@ use lisa_core::topic::{Group, Topic};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::counted;
+
 /// A group of a topic with its counts.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct GroupView {
@@ -104,7 +106,7 @@ impl GroupRetired {
     /// Returns the outcome for the audit log.
     pub(crate) fn outcome(&self) -> String {
         if self.changed {
-            format!("done; it has {} messages", self.left)
+            format!("done; it has {}", counted(self.left, "message"))
         } else {
             "unchanged".to_owned()
         }

@@ -5,6 +5,7 @@ mod history;
 mod keys;
 mod many_topics;
 mod outage;
+mod refused;
 mod send;
 
 use super::*;

@@ -86,6 +86,19 @@ async fn processes_are_listed_with_what_they_do_until_they_end() {
     let row: Vec<&str> = row.expect("a row").split_whitespace().collect();
     assert_eq!(row[3..6], [&*name, "1", "7"], "{table}");
     assert!(table.contains("none"), "{table}");
+    let printed = async |output: &str| {
+        let list = lisa_manager(&server, &["workers", "--output", output]);
+        let list = list.env("LISA_NAMESPACE", "workers");
+        list.run(PATIENCE).await.stdout
+    };
+    let csv = printed("csv").await;
+    assert!(csv.contains("\nconsumer,orders,search,,"), "{csv}");
+    let lines = printed("ndjson").await;
+    let rows = lines.lines().map(serde_json::from_str::<Value>);
+    let unread = rows
+        .map(Result::unwrap)
+        .find(|row| row["group"] == "search");
+    assert_eq!(unread.expect("a row")["name"], "", "{lines}");
 
     release.notify_one();
     stop.send(()).unwrap();

@@ -307,6 +307,44 @@ async fn a_page_reads_about_as_many_entries_however_many_shards_there_are() {
     assert!((1000..=10_000).contains(&asked), "{asked} entries");
 }
 
+#[tokio::test]
+async fn a_damaged_stream_of_failures_stops_no_message_and_is_reported() {
+    let relay = Relay::start("failures").await;
+    let key = relay.key("failures");
+    let () = relay.command(cmd("SET").arg(&key).arg("in the way")).await;
+    let read = relay.hold("retried").await;
+    let settled = relay.settle(&read, retry(ms(5))).await;
+    assert!(matches!(settled, Settled::Retry { .. }), "{settled:?}");
+    let read = relay.hold("rejected").await;
+    assert_eq!(relay.settle(&read, reject()).await, Settled::Garbage);
+    let read = relay.hold("abandoned").await;
+    relay.age(read.attempt.entry, WORKER, ms(1000)).await;
+    assert_eq!(relay.reclaim().await.retry, 1);
+    let counts = relay.stats().await;
+    assert_eq!((counts.groups[0].retry, counts.groups[0].garbage), (2, 1));
+    relay.assert_conserved().await;
+
+    let (broker, topic) = (relay.broker(), relay.topic());
+    let listed = broker.failures(topic, FailureFilter::default(), None, 10);
+    let mut tail = follow(&relay, false, TailStart::Now);
+    for error in [
+        listed.await.unwrap_err(),
+        tail.next(topic, ms(1)).await.unwrap_err(),
+    ] {
+        let text = error.to_string();
+        let what = format!(
+            "the failed attempts of topic {} on shard 0 are unreadable: ",
+            topic.name()
+        );
+        assert!(text.starts_with(&what), "{text}");
+        assert!(text.contains("WRONGTYPE"), "{text}");
+        assert!(error.is_of_one_topic() && !error.is_retryable(), "{text}");
+    }
+    let () = relay.command(cmd("DEL").arg(&key)).await;
+    relay.put_in_garbage("after").await;
+    assert_eq!(failures(&relay).await.len(), 1);
+}
+
 fn follow(relay: &Relay, ready: bool, start: TailStart) -> ShardTail {
     let options = TailOptions {
         group: None,

@@ -451,7 +451,6 @@ async fn a_reclaim_onto_a_wrong_type_takes_nothing_back() {
         "attempts:default",
         "garbage:default",
         "garbage_info:default",
-        "failures",
     ];
     let call = async || {
         relay

@@ -253,7 +253,6 @@ async fn a_settle_onto_a_wrong_type_settles_nothing() {
         "attempts:default",
         "garbage:default",
         "garbage_info:default",
-        "failures",
     ];
     let call = async || {
         relay

@@ -48,17 +48,25 @@ pub(crate) async fn check(
     args: &CheckArgs,
     output: &Output,
 ) -> Result<u8, CliError> {
-    let problems = match read(relay, args).await {
-        Ok(stats) => problems(&stats, args),
-        Err(error) => vec![Problem {
-            status: Status::Unknown,
-            what: error.to_string(),
-        }],
+    let (problems, lost) = match read(relay, args).await {
+        Ok(stats) => (
+            problems(&stats, args),
+            stats.topics.iter().map(TopicStats::lost).sum(),
+        ),
+        Err(error) => {
+            let unknown = Problem {
+                status: Status::Unknown,
+                what: error.to_string(),
+            };
+            (vec![unknown], 0)
+        }
     };
     let status = worst(&problems);
     match output.is_table() {
-        false => output.object(&json!({ "status": status, "problems": problems }))?,
-        true => print(&text(status, &problems))?,
+        false => {
+            output.object(&json!({ "status": status, "problems": problems, "lost": lost }))?;
+        }
+        true => print(&text(status, &problems, lost))?,
     }
     Ok(status as u8)
 }
@@ -163,15 +171,19 @@ fn worst(problems: &[Problem]) -> Status {
     worst.unwrap_or(Status::Ok)
 }
 
-fn text(status: Status, problems: &[Problem]) -> String {
-    let status = status.as_str();
-    match problems {
-        [] => format!("LISA {status}: no problems"),
-        problems => {
-            let all: Vec<&str> = problems.iter().map(|problem| &*problem.what).collect();
-            format!("LISA {status}: {}", all.join("; "))
-        }
+/// Returns the line of a check. Messages that were counted as lost are no problem that anything could end.
+fn text(status: Status, problems: &[Problem], lost: u64) -> String {
+    let mut all: Vec<_> = { problems.iter() }
+        .map(|problem| problem.what.clone())
+        .collect();
+    if all.is_empty() {
+        all.push("no problems".to_owned());
     }
+    if lost > 0 {
+        let messages = counted(lost, "message");
+        all.push(format!("{messages} counted as lost earlier"));
+    }
+    format!("LISA {}: {}", status.as_str(), all.join("; "))
 }
 
 #[cfg(test)]
@@ -201,8 +213,21 @@ mod tests {
 
     #[test]
     fn the_text_is_one_line() {
-        assert_eq!(text(Status::Ok, &[]), "LISA OK: no problems");
+        assert_eq!(text(Status::Ok, &[], 0), "LISA OK: no problems");
         let two = [problem(Status::Warning), problem(Status::Warning)];
-        assert_eq!(text(Status::Warning, &two), "LISA WARNING: x; x");
+        assert_eq!(text(Status::Warning, &two, 0), "LISA WARNING: x; x");
+    }
+
+    #[test]
+    fn messages_that_were_counted_as_lost_are_named_and_change_no_status() {
+        assert_eq!(
+            text(Status::Ok, &[], 1),
+            "LISA OK: no problems; 1 message counted as lost earlier"
+        );
+        let one = [problem(Status::Warning)];
+        assert_eq!(
+            text(Status::Warning, &one, 2),
+            "LISA WARNING: x; 2 messages counted as lost earlier"
+        );
     }
 }

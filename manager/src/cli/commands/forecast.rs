@@ -73,6 +73,13 @@ fn remarks(view: &ForecastView, topic: Option<&Topic>) -> Vec<String> {
     if view.topics.iter().any(|topic| topic.is_estimate) {
         text.push("estimated from some of the shards".to_owned());
     }
+    if let (topics @ 1.., messages) = view.paused() {
+        let messages = counted(messages, "message");
+        let topics = counted(topics, "paused topic");
+        text.push(format!(
+            "included: {messages} of {topics}, not delivered until resumed"
+        ));
+    }
     if topic.is_none() && view.other_topics > 0 {
         let topics = counted(view.other_topics as u64, "topic");
         let messages = counted(view.other_messages, "message");

@@ -8,7 +8,7 @@ use lisa_service::cli::Output;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::print;
+use super::{counted, print};
 use crate::cli::error::CliError;
 use crate::operations::audit::{self, Action};
 
@@ -29,7 +29,7 @@ pub(crate) async fn reshard(
 ) -> Result<(), CliError> {
     let action = Action::on_command_line(broker, "reshard")
         .topic(topic)
-        .details(format_args!("{shards} shards"));
+        .details(counted(shards.into(), "shard"));
     let started = action.run(broker.reshard(topic, shards), |started| {
         audit::changed(matches!(started, Resharded::UnderWay(_)))
     });
@@ -49,7 +49,7 @@ pub(crate) async fn reshard(
         }
         if reported.elapsed() >= REPORT_EVERY {
             reported = Instant::now();
-            eprintln!("{left} messages left to migrate");
+            eprintln!("{} left to migrate", counted(left, "message"));
             if moved.elapsed() >= STALLS_AFTER {
                 eprintln!(
                     "no progress: a manager must be running, and deliveries in flight must end"
@@ -66,10 +66,12 @@ fn report(topic: &Topic, shards: u16, left: u64, output: &Output) -> Result<(), 
     if !output.is_table() {
         return Ok(output.object(&json!({ "topic": topic, "shards": shards, "in_transit": left }))?);
     }
+    let shards = counted(shards.into(), "shard");
     match left {
-        0 => print(&format!("{topic} has {shards} shards")),
+        0 => print(&format!("{topic} has {shards}")),
         left => print(&format!(
-            "{topic} gets {shards} shards: managers are migrating {left} messages"
+            "{topic} gets {shards}: managers are migrating {}",
+            counted(left, "message")
         )),
     }
 }

@@ -65,7 +65,9 @@ pub(crate) async fn workers(relay: &Relay, output: &Output) -> Result<(), CliErr
     {
         let of = [topic.as_str(), group.as_str()];
         if consumers.is_empty() {
-            row("consumer", of, "none", Default::default());
+            // A group that no process reads. `none` could be a name.
+            let name = if output.is_table() { "none" } else { "" };
+            row("consumer", of, name, Default::default());
         }
         for consumer in consumers {
             let concurrency = consumer.concurrency.map(|most| most.to_string());

@@ -287,6 +287,17 @@ def test_a_stale_repeat_says_that_it_may_be_done(lisa: Lisa, topic: str) -> None
     assert error.value.maybe_settled
 
 
+def test_a_message_has_its_failed_attempts_and_the_holder_of_its_key(lisa: Lisa, topic: str) -> None:
+    first, second = lisa.send(topic, "a", key="k"), lisa.send(topic, "b", key="k")
+    lisa.pull(topic, wait=WAIT)[0].retry(after=HOUR, error="no")
+    copy = lisa.get(topic, first.id, key="k").groups[0]
+    attempt = copy.attempts[0]
+    assert (copy.state, copy.holder, attempt.outcome, attempt.error) == ("retry", None, "failed", "no")
+    assert attempt.at.tzinfo is timezone.utc
+    copy = lisa.get(topic, second.id, key="k").groups[0]
+    assert (copy.state, copy.holder, copy.attempts) == ("parked", first.id, [])
+
+
 def test_extend_defer_retry_and_reject(lisa: Lisa, topic: str) -> None:
     lisa.send(topic, "x")
     delivery = lisa.pull(topic, wait=WAIT, lease=timedelta(seconds=30))[0]

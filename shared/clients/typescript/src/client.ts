@@ -63,8 +63,27 @@ export interface Message {
   due_at: string | null;
   attempt: number;
   headers: Record<string, string>;
-  groups: { group: string; state: string; why: string }[];
+  groups: GroupState[];
   payload: Uint8Array;
+}
+
+/** The state of a message in a group, and what it waits for. */
+export interface GroupState {
+  group: string;
+  state: string;
+  why: string;
+  /** The message that holds its ordering key, if it is parked. */
+  holder?: string;
+  /** The last failed attempts, up to five, newest first. */
+  attempts?: FailedAttempt[];
+}
+
+/** A failed attempt of a message. Lisa keeps 200 bytes of an error. */
+export interface FailedAttempt {
+  at: string;
+  outcome: "failed" | "rejected" | "lease_expired";
+  consumer?: string;
+  error: string;
 }
 
 /** A cancelled message. Its payload is missing if it was cancelled before. */

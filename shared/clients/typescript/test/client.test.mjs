@@ -48,6 +48,18 @@ test("a delivery is settled once, and its lease can be extended", async () => {
   assert.deepEqual(await lisa.pull(name, { wait: 0 }), []);
 });
 
+test("a message has its failed attempts and the holder of its key", async () => {
+  const [name, options] = [topic(), { key: "k" }];
+  const first = await lisa.send(name, "a", options);
+  const second = await lisa.send(name, "b", options);
+  const [delivery] = await lisa.pull(name);
+  await delivery.retry({ after: "1h", error: "no" });
+  const [failed] = (await lisa.get(name, first.id, "k")).groups;
+  assert.deepEqual([failed.state, failed.holder, failed.attempts[0].outcome, failed.attempts[0].error], ["retry", undefined, "failed", "no"]);
+  const [parked] = (await lisa.get(name, second.id, "k")).groups;
+  assert.deepEqual([parked.state, parked.holder, parked.attempts], ["parked", first.id, undefined]);
+});
+
 test("many deliveries are settled together", async () => {
   const name = topic();
   await lisa.sendMany(name, ["a", "b", "c"].map((payload) => ({ payload })));

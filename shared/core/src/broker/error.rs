@@ -102,6 +102,18 @@ pub enum BrokerError {
         /// The reason.
         error: String,
     },
+    /// The stream of the failed attempts of a shard is damaged. Nothing else depends on it.
+    #[error(
+        "the failed attempts of topic {topic} on shard {shard} are unreadable: {error}: run `lisa-manager doctor {topic}`"
+    )]
+    UnreadableFailures {
+        /// The topic.
+        topic: Topic,
+        /// The shard.
+        shard: Shard,
+        /// The refusal by Redis.
+        error: Box<ConnectionError>,
+    },
     /// Redis sent an unexpected reply.
     #[error("{what}: unexpected reply: {error}")]
     Reply {
@@ -121,6 +133,20 @@ impl BrokerError {
     ) -> Self {
         let error = unexpected(expected, got);
         Self::Reply { what, error }
+    }
+
+    /// Returns the error of a read of the failed attempts of a shard. A key of a wrong type is named as such.
+    pub(crate) fn of_failures(self, topic: &Topic, shard: Shard) -> Self {
+        match self {
+            Self::Connection(error) if error.kind == ConnectionErrorKind::WrongType => {
+                Self::UnreadableFailures {
+                    topic: topic.clone(),
+                    shard,
+                    error: Box::new(error),
+                }
+            }
+            other => other,
+        }
     }
 
     /// Returns the kind of a connection error.

@@ -205,7 +205,9 @@ impl Broker {
         let command = command("XREVRANGE", &topic.keys(shard)?.failures)
             .arg(&[read.end.as_str(), since.as_str(), "COUNT"])
             .arg(at_once);
-        let entries: Vec<FailureEntry> = self.ask(command).await?;
+        let entries = self.ask(command).await;
+        let entries: Vec<FailureEntry> =
+            entries.map_err(|error: BrokerError| error.of_failures(topic.name(), shard))?;
         read.is_over = entries.len() < at_once;
         if let Some(FailureEntry(entry, _)) = entries.last() {
             read.end = format!("({entry}");

@@ -28,6 +28,8 @@ pub struct Forecast {
     pub retry: BTreeMap<Group, DueBefore>,
     /// True if only some of the shards were counted, and the others estimated from those.
     pub is_estimate: bool,
+    /// True if the topic is paused: its messages become due, but not ready.
+    pub is_paused: bool,
 }
 
 /// A number of messages, and how many of them are due before each instant.
@@ -71,7 +73,7 @@ impl Broker {
     /// shard are not of one moment.
     ///
     /// Takes one count for each instant and each zset that is not empty, 20 in one write, on at most 64 shards and 256
-    /// zsets. If there are more, evenly chosen shards are counted, and the result is an estimate.
+    /// zsets, and a read of each of these shards whether it is paused. If there are more, evenly chosen shards are counted, and the result is an estimate.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -95,9 +97,11 @@ impl Broker {
             waiting: DueBefore::zero(instants.len()),
             retry: BTreeMap::new(),
             is_estimate: chosen.len() < all.len(),
+            is_paused: false,
         };
         let zero = || DueBefore::zero(instants.len());
-        for (waiting, retry) in counts {
+        for (waiting, retry, is_paused) in counts {
+            forecast.is_paused |= is_paused;
             forecast.waiting.add(&waiting);
             for (group, due) in retry {
                 forecast.retry.entry(group).or_insert_with(zero).add(&due);
@@ -143,11 +147,13 @@ impl Broker {
         topic: &TopicHandle,
         shard: Shard,
         instants: &[UnixMs],
-    ) -> Result<(DueBefore, Vec<(Group, DueBefore)>), BrokerError> {
+    ) -> Result<(DueBefore, Vec<(Group, DueBefore)>, bool), BrokerError> {
         let keys = topic.keys(shard)?;
         let mut sets = vec![&keys.waiting];
         sets.extend(keys.groups.iter().map(|group| &group.retry));
         let server = self.inner.connection.at(&keys.waiting);
+        let paused = self.ask::<Option<Vec<u8>>>(command("HGET", &keys.conf).arg("paused"));
+        let is_paused = paused.await?.is_some();
         let mut totals: Vec<u64> = Vec::with_capacity(sets.len());
         for sets in sets.chunks(AT_ONCE) {
             let cards = sets.iter().map(|set| command("ZCARD", set)).collect();
@@ -174,7 +180,7 @@ impl Broker {
         let retry = due.split_off(1);
         let groups = keys.groups.iter().map(|group| group.name.clone());
         let waiting = due.pop().unwrap_or_default();
-        Ok((waiting, groups.zip(retry).collect()))
+        Ok((waiting, groups.zip(retry).collect(), is_paused))
     }
 }
 

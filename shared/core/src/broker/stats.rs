@@ -108,6 +108,14 @@ impl TopicStats {
         let held = self.groups.iter().map(held).max().unwrap_or(0);
         (self.waiting + held).saturating_sub(self.stored)
     }
+
+    /// Returns the number of messages that were counted as lost since the topic was declared, by a repair or because their
+    /// records were gone. One counts for each group that had it. They are accounted for, but were not delivered.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        let lost = self.counters.get("lost").copied().unwrap_or(0);
+        u64::try_from(lost).unwrap_or(0)
+    }
 }
 
 #[cfg(feature = "openapi")]

@@ -210,7 +210,10 @@ impl ShardTail {
         let (mut events, mut extents) = (Vec::new(), Vec::new());
         let is_first = self.positions.is_empty();
         for (group, key) in &streams {
-            let extent = self.broker.extent(key).await?;
+            let extent = match (group, self.broker.extent(key).await) {
+                (None, Err(error)) => return Err(error.of_failures(topic.name(), self.shard)),
+                (_, extent) => extent?,
+            };
             extents.push(extent);
             match self.positions.get_mut(group) {
                 None => {

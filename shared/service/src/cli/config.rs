@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
+use super::output::escape_json;
 use super::{Format, Output, print};
 use crate::config::{LoadOptions, Loaded, Problem, SinkSecrets, schema};
 use crate::role::StartError;
@@ -44,7 +45,7 @@ impl ConfigVerb {
             (Self::Check, Format::Table) => checked(&loaded),
             (Self::Check, _) => return output.object(&valid(&loaded.warnings)),
             (Self::Show, Format::Table) => loaded.to_toml(),
-            (Self::Show, Format::Json) => loaded.to_json(),
+            (Self::Show, Format::Json) => escape_json(&loaded.to_json()).into_owned(),
             (Self::Show, _) => {
                 let shown: Value = serde_json::from_str(&loaded.to_json()).unwrap_or_default();
                 return output.object(&shown);

@@ -258,7 +258,7 @@ impl Output {
             Format::Table | Format::Json | Format::Ndjson => json(document)?,
             Format::Csv => match value(document)? {
                 Value::Object(fields) => self.fields(&fields),
-                other => other.to_string(),
+                other => json(&other)?,
             },
         };
         print(&text).map_err(StartError::Write)
@@ -295,7 +295,9 @@ impl Output {
 }
 
 fn json(document: &impl Serialize) -> Result<String, StartError> {
-    serde_json::to_string(document).map_err(|error| StartError::Write(error.into()))
+    let text = serde_json::to_string(document);
+    let text = text.map_err(|error| StartError::Write(error.into()))?;
+    Ok(escape_json(&text).into_owned())
 }
 
 fn value(document: &impl Serialize) -> Result<Value, StartError> {
@@ -305,7 +307,7 @@ fn value(document: &impl Serialize) -> Result<Value, StartError> {
 fn lines(entries: &[Value]) -> String {
     let mut text = String::new();
     for entry in entries {
-        let _ = writeln!(text, "{entry}");
+        let _ = writeln!(text, "{}", escape_json(&entry.to_string()));
     }
     text
 }
@@ -319,6 +321,28 @@ fn escape(text: &str) -> Cow<'_, str> {
 #[must_use]
 pub fn escape_lines(text: &str) -> Cow<'_, str> {
     escape_all(text, |char| char != '\n' && is_unsafe(char))
+}
+
+/// Escapes control and bidirectional characters in JSON, which has them only in strings, except the ends of lines. The value
+/// stays the same.
+#[must_use]
+pub fn escape_json(json: &str) -> Cow<'_, str> {
+    let is_unsafe = |char: char| char != '\n' && is_unsafe(char);
+    if !json.contains(is_unsafe) {
+        return json.into();
+    }
+    let mut escaped = String::with_capacity(json.len() + 8);
+    for char in json.chars() {
+        match is_unsafe(char) {
+            true => {
+                for unit in char.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(escaped, "\\u{unit:04x}");
+                }
+            }
+            false => escaped.push(char),
+        }
+    }
+    escaped.into()
 }
 
 fn escape_all(text: &str, is_unsafe: impl Fn(char) -> bool) -> Cow<'_, str> {
@@ -379,6 +403,17 @@ mod tests {
         let table = sample().to_string();
         assert!(table.contains(r"x\u{1b}[2J\n\u{202e}y"), "{table}");
         assert_eq!(escape_lines("a\nb\u{9b}"), "a\nb\\u{9b}");
+    }
+
+    #[test]
+    fn json_escapes_what_commands_a_terminal_and_keeps_its_value() {
+        let value = serde_json::json!({ "a\u{202e}": ["\u{9b}2J\u{7f}\u{1b}", "ü\n\u{2066}"] });
+        let text = json(&value).unwrap();
+        let expected = r#"{"a\u202e":["\u009b2J\u007f\u001b","ü\n\u2066"]}"#;
+        assert_eq!(text, expected);
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+        let both = [value.clone(), "plain".into()];
+        assert_eq!(lines(&both), format!("{expected}\n\"plain\"\n"));
     }
 
     #[test]

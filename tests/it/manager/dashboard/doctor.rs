@@ -3,14 +3,14 @@
 use super::*;
 
 impl Site {
-    async fn redis(&self, words: &[&str]) {
+    pub(super) async fn redis(&self, words: &[&str]) {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
         let connection = &mut self.server.connection().await;
         let _: redis::Value = command.query_async(connection).await.unwrap();
     }
 
-    async fn shows(&self, path: &str, cookie: &str, texts: &[&str]) {
+    pub(super) async fn shows(&self, path: &str, cookie: &str, texts: &[&str]) {
         eventually(Duration::from_secs(20), async || {
             let (_, page) = self.get(path, cookie).await;
             match texts.iter().all(|text| page.contains(text)) {
@@ -63,7 +63,7 @@ async fn a_lost_payload_is_seen_on_the_overview_and_repaired_on_the_page_of_the_
     site.shows("/", &anna, &["All messages accounted for"])
         .await;
     let audit = api.get_json("/v1/audit").await.to_string();
-    assert!(audit.contains("1 faults repaired, 0 left"), "{audit}");
+    assert!(audit.contains("1 fault repaired, 0 left"), "{audit}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -182,12 +182,28 @@ class Cancelled(_Content):
 
 
 @dataclass
+class FailedAttempt:
+    """A failed attempt of a message. `outcome` is `failed`, `rejected` or `lease_expired`. Lisa keeps 200 bytes of an error."""
+
+    at: datetime
+    outcome: str
+    error: str
+    consumer: str | None = None
+
+
+@dataclass
 class GroupState:
-    """The state of a message in a group, and what it waits for."""
+    """The state of a message in a group, and what it waits for.
+
+    `holder` is the message that holds its ordering key, if it is parked. `attempts` are its last failed attempts, up to five,
+    newest first.
+    """
 
     group: str
     state: str
     why: str
+    holder: str | None = None
+    attempts: list[FailedAttempt] = field(default_factory=list)
 
 
 @dataclass
@@ -289,13 +305,15 @@ def read(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
     """Reads a value from JSON. Fields that a later version of Lisa adds are ignored."""
     names = {one.name for one in fields(kind)}  # type: ignore[arg-type]
     values = {name: value for name, value in body.items() if name in names}
-    for name in ("due_at", "expires_at", "lease_until"):
+    for name in ("at", "due_at", "expires_at", "lease_until"):
         if values.get(name) is not None:
             values[name] = datetime.fromisoformat(values[name].replace("Z", "+00:00")).astimezone(timezone.utc)
     if "payload" in values:
         values["payload"] = values["payload"].encode()
     if "payload_base64" in body:
         values["payload"] = base64.b64decode(body["payload_base64"])
+    if "attempts" in values:
+        values["attempts"] = [read(FailedAttempt, attempt) for attempt in values["attempts"]]
     if "groups" in values:
         values["groups"] = [read(GroupState, group) for group in values["groups"]]
     return kind(**values, **more)

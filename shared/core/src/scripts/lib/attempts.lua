@@ -27,12 +27,11 @@ local function record_attempt(before, outcome, consumer, error)
   return table.concat(records, '\0')
 end
 
--- Appends a failed attempt to the newest failures of the shard. `error` is what record_attempt returned.
+-- Appends a failed attempt to the newest failures of the shard. `error` is what record_attempt returned. The stream decides
+-- nothing, so a damaged one must not stop the message: its error is ignored here, and the doctor reports the key.
 local FAILURES, FAILURES_KEPT = KEYS[#KEYS], 1000
--- A key of a wrong type must fail before the first write.
-redis.call('XLEN', FAILURES)
 local function note_failure(g, id, attempt, error, outcome, time)
-  redis.call('XADD', FAILURES, 'MAXLEN', '~', whole(FAILURES_KEPT), '*', 'i', id, 'g', g.name, 'n', whole(attempt),
+  redis.pcall('XADD', FAILURES, 'MAXLEN', '~', whole(FAILURES_KEPT), '*', 'i', id, 'g', g.name, 'n', whole(attempt),
     'r', string.match(error, '%z([^%z]+)'), 'o', outcome, 't', whole(time))
 end
 
