@@ -19,7 +19,7 @@ use super::text::{messages, part, visible};
 use crate::operations::audit;
 use crate::operations::choose_group::choose;
 use crate::operations::garbage::{Selection, Verb, sweep};
-use crate::operations::groups;
+use crate::operations::groups::{self, GroupRetired};
 
 /// Pauses or resumes a topic.
 pub(super) async fn topic(
@@ -209,9 +209,7 @@ pub(super) async fn group(
                 _ => None,
             };
             let retire = groups::retire(broker, &topic, group, how);
-            let answer = action(&verb)
-                .run(retire, |answer| audit::changed(answer.changed))
-                .await?;
+            let answer = action(&verb).run(retire, GroupRetired::outcome).await?;
             let text = match how {
                 Some(Retirement::Drain) => {
                     format!("Group {group} is draining, {} left.", messages(answer.left))

@@ -239,11 +239,11 @@ fields! {
     pub struct JobsConfig {
         /// When to reclaim messages whose lease has expired.
         reclaim: Cron = cron("* * * * * *");
-        /// When to drop unreferenced records and old garbage.
+        /// When to drop old tombstones and garbage, remove idle consumers and retired groups, and recover deliveries that nobody holds.
         clean: Cron = cron("0 * * * * *");
         /// When to refresh the gauges.
         statistics: Cron = cron("*/5 * * * * *");
-        /// When to wake every mover, in case a wake-up was lost.
+        /// When to read the registry, and to move due messages on each shard in case a wake was lost.
         sweep: Cron = cron("*/30 * * * * *");
         /// When to look for a failover or a restore of Redis.
         doctor: Cron = cron("*/30 * * * * *");

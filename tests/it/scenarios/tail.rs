@@ -8,9 +8,6 @@ use serde_json::{Value, json};
 /// A subscription that rejects each message.
 const GRIM: &str = r#"sink = { type = "command", command = ["/bin/sh", "-c", "exit 65"] }"#;
 
-/// One whose error has a character that changes the order of the text around it.
-const HOSTILE: &str = r#"sink = { type = "command", command = ["/bin/sh", "-c", 'printf "no \342\200\2562J" >&2; exit 65'] }"#;
-
 async fn next(tail: &mut Role) -> Value {
     let line = tail.process.next_line(SOON).await;
     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
@@ -20,7 +17,7 @@ async fn next(tail: &mut Role) -> Value {
 async fn failures_are_printed_as_they_happen_and_listed_afterwards() {
     let here = Deployment::start("shards = 2").await;
     let manager = here.combined().await;
-    let _consumer = here.consumer(HOSTILE).await;
+    let _consumer = here.consumer(GRIM).await;
     let api = &manager.api;
     let send = async |id: &str| {
         api.send(TOPIC, "x", &[("Lisa-Id", id)]).await.expect(202);
@@ -29,12 +26,8 @@ async fn failures_are_printed_as_they_happen_and_listed_afterwards() {
     here.settled(&[("garbage", 1)]).await;
     let arguments = ["tail", TOPIC, "--failures", "--since", "10m"];
     let mut tail = here.launch(Binary::Manager, &arguments, GRIM);
-    let line = tail.process.next_line(SOON).await;
-    assert!(line.contains(r"no \u202e2J"), "{line}");
-    let first: Value = serde_json::from_str(&line).unwrap();
+    let first = next(&mut tail).await;
     assert_eq!(first["event"], "garbage", "{first}");
-    let error = first["error"].as_str().unwrap();
-    assert!(error.contains("no \u{202e}2J"), "{error:?}");
     assert_eq!(
         (&first["id"], &first["attempt"]),
         (&json!("first"), &json!(1)),

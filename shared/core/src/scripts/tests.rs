@@ -263,3 +263,13 @@ fn an_unexpected_reply_is_an_error() {
         Some(17)
     );
 }
+
+#[test]
+fn the_page_about_the_lifecycle_names_each_script() {
+    let page = include_str!("../../../docs/internals/lifecycle.md");
+    let missing = all().into_iter().map(|shape| shape.script.name());
+    let missing: Vec<_> = missing
+        .filter(|name| !page.contains(&format!("`{name}`")))
+        .collect();
+    assert_eq!(missing, [""; 0], "not in lifecycle.md");
+}
