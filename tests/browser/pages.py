@@ -161,7 +161,7 @@ def zones(browser):
         shown = lambda name: browser.find_element(By.XPATH, f"//tr[th='{name}']//time").get_attribute("title")
         for name, expected in [("winter", winter), ("summer", summer)]:
             title = shown(name)
-            assert f" {expected}" in title.replace("\u202f", " ") and zone in title, f"{name} in {zone}: {title}"
+            assert f" {expected}" in title.replace("\u202f", " "), f"{name} in {zone}: {title}"
     browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
 
 
