@@ -1,4 +1,4 @@
-//! Which addresses a webhook may go to.
+//! The addresses that a webhook may be sent to.
 
 use std::net::IpAddr;
 
