@@ -163,8 +163,7 @@ pub(super) async fn messages(
     }
     if let Some(key) = &query.key {
         if query.state.is_some() || query.group.is_some() {
-            let error =
-                "can be combined with state only if that is garbage, and with group only then";
+            let error = "cannot be combined with state or group, except with state=garbage";
             return Err(invalid("key", &error));
         }
         if query.range()? != TimeRange::default() {

@@ -183,7 +183,7 @@ class Cancelled(_Content):
 
 @dataclass
 class FailedAttempt:
-    """A failed attempt of a message. `outcome` is `failed`, `rejected` or `lease_expired`. Lisa keeps 200 bytes of an error."""
+    """A failed attempt. `outcome` is `failed`, `rejected` or `lease_expired`. Lisa keeps 200 bytes of an error."""
 
     at: datetime
     outcome: str
@@ -195,8 +195,8 @@ class FailedAttempt:
 class GroupState:
     """The state of a message in a group, and what it waits for.
 
-    `holder` is the message that holds its ordering key, if it is parked. `attempts` are its last failed attempts, up to five,
-    newest first.
+    `holder` is the message that holds its ordering key, if it is parked. `attempts` are its last failed attempts,
+    up to five, newest first.
     """
 
     group: str
