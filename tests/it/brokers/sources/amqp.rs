@@ -224,6 +224,7 @@ async fn a_broker_killed_in_the_middle_loses_nothing_and_nothing_is_stored_twice
     const COUNT: usize = 3000;
     let peer = Peer::new(&rabbit.url()).await;
     peer.queue(QUEUE).await;
+    rabbit.sync().await;
     peer.publish_ids(ids(COUNT)).await;
     let intake = Intake::of(&from(&rabbit.url())).await;
     intake.takes("accepted", 200).await;
