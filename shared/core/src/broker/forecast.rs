@@ -73,7 +73,8 @@ impl Broker {
     /// shard are not of one moment.
     ///
     /// Takes one count for each instant and each zset that is not empty, 20 in one write, on at most 64 shards and 256
-    /// zsets, and a read of each of these shards whether it is paused. If there are more, evenly chosen shards are counted, and the result is an estimate.
+    /// zsets, and a read of each of these shards whether it is paused. If there are more, evenly chosen shards are counted,
+    /// and the result is an estimate.
     ///
     /// # Errors
     /// [`BrokerError`].
