@@ -137,13 +137,13 @@ impl PageQuery {
     }
 }
 
-/// Lists messages of one state, or of one ordering key, a page at a time. Of garbage, lists those that match a filter.
+/// Lists messages of one state, or of one ordering key, a page at a time. Garbage can be filtered.
 #[utoipa::path(get, operation_id = "list_messages", path = "/v1/topics/{topic}/messages", tag = "messages",
     params(("topic" = String, Path, description = "The topic"),
         ("state" = Option<State>, Query, description = "State; by default waiting"),
         ("group" = Option<String>, Query, description = "Group; required if the topic has several, except for waiting messages"),
         ("key" = Option<String>, Query, description = "Instead of `state` and `group`: all messages of this ordering key, each in its state in the first group that still has it; the topic needs key_index. With `state=garbage`: only messages of this key; the topic needs no index"),
-        ("error" = Option<String>, Query, description = "With `state=garbage`: only messages with this text in their last error, 1 to 200 characters; `#`, `*` and `…` stand for any text. With this, `reason` or `key`, up to 5,000 messages are examined for a page, so it may be short, or empty, with a `next`"),
+        ("error" = Option<String>, Query, description = "With `state=garbage`: only messages with this text in their last error, 1 to 200 characters; `#`, `*` and `…` stand for any text. With `error`, `reason` or `key`, each page examines up to 5,000 messages, so it may be short or empty and still have a `next`"),
         ("reason" = Option<GarbageReason>, Query, description = "With `state=garbage`: only messages with this reason"),
         ("from" = Option<String>, Query, description = "Only messages whose time is at or after this one (RFC 3339): the due time of waiting messages, the next attempt of those in retry, and the time at which others went to garbage"),
         ("to" = Option<String>, Query, description = "Only messages whose time is before this one"),

@@ -468,8 +468,8 @@ pub(crate) struct GroupArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum GarbageVerb {
-    /// List messages in garbage, each with its reason and last error. With a filter, a page examines up to 5,000 messages, so it
-    /// may be short, or empty, before the last page
+    /// List messages in garbage, each with its reason and last error. With a filter, each page examines up to 5,000 messages, so
+    /// a page other than the last may be short or empty
     List {
         /// Topic
         topic: Topic,
@@ -494,7 +494,7 @@ pub(crate) enum GarbageVerb {
     /// Deliver messages in garbage again, with their attempts reset. A filter, a time, --max or --rate starts a garbage job, which
     /// a manager runs
     Requeue(SweepArgs),
-    /// Permanently remove messages in garbage; starts a garbage job for the same options as requeue
+    /// Permanently remove messages in garbage. A filter, a time, --max or --rate starts a garbage job, which a manager runs
     Purge(SweepArgs),
     /// List the garbage jobs (requeues and purges by filter) with their progress
     Jobs,

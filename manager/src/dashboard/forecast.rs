@@ -118,7 +118,7 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
             (tile("Peak", html! { (grouped(most)) }, html! { @match peak.and_then(|at| view.steps.get(at)) { Some(step) => { (relative_text(&step.from, context.now)) ", from " (time(&step.from)) }, None => { "nothing is due" } } }))
         }
         @if let (topics @ 1.., in_them) = view.paused() {
-            p.banner.is-warn { (sign(Level::Warn)) span { (messages(in_them)) " of " (counted(topics, "paused topic")) " included: not delivered until resumed" } }
+            p.banner.is-warn { (sign(Level::Warn)) span { "Includes " (messages(in_them)) " of " (counted(topics, "paused topic")) ", which are not delivered until resumed" } }
         }
         @if due == 0 {
             (empty("Nothing becomes due in this period", html! { p { "Messages with a later due time are counted under Later." } }))

@@ -144,7 +144,7 @@ pub(super) async fn of_topic(
         }
         (filter_form(&context, &topic, group, &filter))
         div #garbage-list data-live data-steady { @if list.messages.is_empty() && !filter.is_empty() {
-            (empty("No messages match", html! { p { "None of the " (grouped(looked_at)) " messages that were examined" @if list.next.is_some() { ", the newest" @if cursor.is_some() { " behind those of the previous page" } } " match." } }))
+            (empty("No messages match", html! { p { "None of the " @if cursor.is_some() { "next " } (messages(looked_at)) ", newest first, match." } }))
             (pages)
         } @else if list.messages.is_empty() {
             (empty("No garbage here", html! {

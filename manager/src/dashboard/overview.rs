@@ -460,9 +460,8 @@ pub(super) async fn find(
             @if !unread.is_empty() {
                 p { (sign(Level::Warn)) " These topics could not be searched:" }
                 ul { @for (topic, error) in &unread { li { a href=(context.link(format!("/topics/{}/doctor", part(topic)))) { (visible(topic)) } ": " (visible(error)) } } }
-            }
-            @if !garbage.is_empty() {
-                p { "Search the garbage (dead letters) for messages with this ordering key:" }
+            }            @if wanted.parse::<OrderingKey>().is_ok() {
+                p { "Garbage (dead letters) can be searched for messages with this ordering key: " @if garbage.is_empty() { "open " a href=(context.link("/garbage")) { "Garbage" } ", and there a group." } @else { "choose a group." } }
                 ul { @for (topic, group) in garbage.iter().take(MOST_GARBAGE) {
                     @let path = format!("/topics/{topic}/garbage?group={}&key={}", group.group, part(&wanted));
                     li { a href=(context.link(path)) { (topic) " / " (group.group) } span.muted { " (" (grouped(group.garbage)) ")" } }

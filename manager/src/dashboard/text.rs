@@ -144,8 +144,8 @@ pub(super) fn hex_dump(bytes: &[u8]) -> String {
 /// Returns a word for a shell, quoted if it needs to be.
 ///
 /// A terminal acts on control characters in pasted text, even between quotes, and invisible ones hide what a command does. A word
-/// with such a character is written as `$'…'`, with the bytes of the character in octal. POSIX shells know this quoting since
-/// 2024; bash, zsh, ksh and busybox did before.
+/// with such a character is written as `$'…'`, with the bytes of the character in octal. POSIX has had this quoting since
+/// 2024; bash, zsh, ksh and busybox had it before.
 pub(super) fn shell(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(&byte);
     if !word.is_empty() && word.bytes().all(is_plain) {

@@ -81,7 +81,7 @@ impl Filter {
         })
     }
 
-    /// Returns whether it has no conditions.
+    /// Returns true if it has no conditions.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -96,7 +96,7 @@ impl Filter {
 }
 
 impl Conditions {
-    /// Returns whether a message is taken. It has no `info` if its reason cannot be read.
+    /// Returns true if a message matches. It has no `info` if its reason cannot be read.
     pub(super) fn matches(&self, info: Option<&GarbageInfo>, key: Option<&OrderingKey>) -> bool {
         if self.key.is_some() && self.key.as_ref() != key {
             return false;

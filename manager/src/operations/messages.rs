@@ -27,7 +27,7 @@ pub(crate) struct MessagePage {
     pub(crate) messages: Vec<MessageView>,
     /// The cursor of the next page; null at the end.
     pub(crate) next: Option<String>,
-    /// The number of messages that were examined, if the list is one of those in garbage that match a filter.
+    /// The number of messages examined, in a search of garbage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) looked_at: Option<usize>,
 }

@@ -171,7 +171,7 @@ fn worst(problems: &[Problem]) -> Status {
     worst.unwrap_or(Status::Ok)
 }
 
-/// Returns the line of a check. Messages that were counted as lost are no problem that anything could end.
+/// Returns the line of a check. Messages counted as lost are no problem, because the loss cannot be undone.
 fn text(status: Status, problems: &[Problem], lost: u64) -> String {
     let mut all: Vec<_> = { problems.iter() }
         .map(|problem| problem.what.clone())

@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const REPORT_EVERY: Duration = Duration::from_secs(2);
 
 impl FilterArgs {
-    /// Returns whether it takes all messages.
+    /// Returns true if it matches all messages.
     pub(crate) fn is_empty(&self) -> bool {
         self.error.is_none() && self.key.is_none() && self.reason.is_none()
     }

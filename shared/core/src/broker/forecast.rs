@@ -28,7 +28,7 @@ pub struct Forecast {
     pub retry: BTreeMap<Group, DueBefore>,
     /// True if only some of the shards were counted, and the others estimated from those.
     pub is_estimate: bool,
-    /// True if the topic is paused: its messages become due, but not ready.
+    /// True if the topic is paused: its messages become due, but are not delivered until it is resumed.
     pub is_paused: bool,
 }
 

@@ -193,7 +193,7 @@ impl Broker {
     /// previous page. A state that the range does not [fit](TimeRange::fits) is listed completely.
     ///
     /// A page of waiting messages, or of those in retry or garbage, begins behind the last message of the previous one,
-    /// whatever has come and gone in the meantime. It takes a script call for each shard and 200 messages, and a read of
+    /// even if messages have come or left in the meantime. It takes a script call for each shard and 200 messages, and a read of
     /// their ordering keys.
     ///
     /// # Errors

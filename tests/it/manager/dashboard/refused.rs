@@ -133,7 +133,7 @@ async fn a_forecast_says_what_of_it_is_paused_and_which_topics_it_lacks() {
         site.api.send(topic, "x", &headers).await.expect(202);
     }
     assert_eq!(site.post("/topics/u/pause", "", "").await, 303);
-    let included = "2 messages of 1 paused topic included: not delivered until resumed";
+    let included = "Includes 2 messages of 1 paused topic, which are not delivered until resumed";
     for path in ["/forecast", "/forecast?for=21600&topic=u"] {
         site.shows(path, "", &[included]).await;
     }
