@@ -12,7 +12,7 @@ use lisa_core::broker::{
     Broker, BrokerError, Event, ShardTail, TailOptions, TailStart, TopicHandle, unless_gone,
 };
 use lisa_core::time::{UnixMs, format_duration, millis};
-use lisa_service::cli::{escape_json, escape_lines};
+use lisa_service::cli::{escape_lines, json_lines};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -183,9 +183,10 @@ async fn follow(client: &Client, args: &TailArgs) -> Result<(), CliError> {
 /// Prints lines. Returns false if the pipe is closed.
 fn print(lines: &[Value]) -> io::Result<bool> {
     let mut out = io::stdout().lock();
-    let line = |line: &Value| format!("{}\n", escape_json(&line.to_string()));
-    let lines: String = lines.iter().map(line).collect();
-    match out.write_all(lines.as_bytes()).and_then(|()| out.flush()) {
+    match out
+        .write_all(json_lines(lines).as_bytes())
+        .and_then(|()| out.flush())
+    {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => written.map(|()| true),
     }

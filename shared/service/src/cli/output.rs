@@ -235,9 +235,9 @@ impl Output {
     ) -> Result<(), StartError> {
         let text = match (self.format, entries) {
             (Format::Json, _) => json(document)?,
-            (Format::Ndjson, None) => lines(&rows.objects()),
+            (Format::Ndjson, None) => json_lines(&rows.objects()),
             (Format::Ndjson, Some(field)) => match value(document)?.get_mut(field) {
-                Some(Value::Array(entries)) => lines(entries),
+                Some(Value::Array(entries)) => json_lines(entries),
                 _ => String::new(),
             },
             (Format::Table, _) => rows.table(&rows.chosen(&self.columns)?, !self.no_headers),
@@ -304,7 +304,9 @@ fn value(document: &impl Serialize) -> Result<Value, StartError> {
     serde_json::to_value(document).map_err(|error| StartError::Write(error.into()))
 }
 
-fn lines(entries: &[Value]) -> String {
+/// Returns values as lines of JSON (NDJSON), with control and bidirectional characters escaped.
+#[must_use]
+pub fn json_lines(entries: &[Value]) -> String {
     let mut text = String::new();
     for entry in entries {
         let _ = writeln!(text, "{}", escape_json(&entry.to_string()));
@@ -314,45 +316,38 @@ fn lines(entries: &[Value]) -> String {
 
 /// Escapes what could command a terminal or hide text: control characters and those that change the direction of text.
 fn escape(text: &str) -> Cow<'_, str> {
-    escape_all(text, is_unsafe)
+    escape_all(text, is_unsafe, |char| char.escape_default().to_string())
 }
 
 /// Escapes control and bidirectional characters, except the ends of lines.
 #[must_use]
 pub fn escape_lines(text: &str) -> Cow<'_, str> {
-    escape_all(text, |char| char != '\n' && is_unsafe(char))
+    let is_unsafe = |char| char != '\n' && is_unsafe(char);
+    escape_all(text, is_unsafe, |char| char.escape_default().to_string())
 }
 
 /// Escapes control and bidirectional characters in JSON, which has them only in strings, except the ends of lines. The value
 /// stays the same.
-#[must_use]
-pub fn escape_json(json: &str) -> Cow<'_, str> {
-    let is_unsafe = |char: char| char != '\n' && is_unsafe(char);
-    if !json.contains(is_unsafe) {
-        return json.into();
-    }
-    let mut escaped = String::with_capacity(json.len() + 8);
-    for char in json.chars() {
-        match is_unsafe(char) {
-            true => {
-                for unit in char.encode_utf16(&mut [0; 2]) {
-                    let _ = write!(escaped, "\\u{unit:04x}");
-                }
-            }
-            false => escaped.push(char),
-        }
-    }
-    escaped.into()
+pub(super) fn escape_json(json: &str) -> Cow<'_, str> {
+    let is_unsafe = |char| char != '\n' && is_unsafe(char);
+    // All unsafe characters have four hexadecimal digits at most.
+    escape_all(json, is_unsafe, |char| {
+        format!("\\u{:04x}", u32::from(char))
+    })
 }
 
-fn escape_all(text: &str, is_unsafe: impl Fn(char) -> bool) -> Cow<'_, str> {
+fn escape_all(
+    text: &str,
+    is_unsafe: impl Fn(char) -> bool,
+    escaped_char: impl Fn(char) -> String,
+) -> Cow<'_, str> {
     if !text.contains(&is_unsafe) {
         return text.into();
     }
     let mut escaped = String::with_capacity(text.len() + 8);
     for char in text.chars() {
         match is_unsafe(char) {
-            true => escaped.extend(char.escape_default()),
+            true => escaped += &escaped_char(char),
             false => escaped.push(char),
         }
     }
@@ -413,7 +408,7 @@ mod tests {
         assert_eq!(text, expected);
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
         let both = [value.clone(), "plain".into()];
-        assert_eq!(lines(&both), format!("{expected}\n\"plain\"\n"));
+        assert_eq!(json_lines(&both), format!("{expected}\n\"plain\"\n"));
     }
 
     #[test]
