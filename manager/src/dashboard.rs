@@ -420,7 +420,7 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
     let line = cookie(&headers, "lisa-line").filter(|_| !headers.contains_key(IS_REFRESH));
     if let Some(mut page) = response.extensions_mut().remove::<Page>() {
         if is_change && page.is_failure {
-            page.back = Some(back::back(&plain_path, &base, &headers));
+            page.back = Some(back::page_of_form(&plain_path, &base, &headers));
         }
         let text = page.render(&context, line.as_deref()).into_string();
         response = document(&headers, page.status, text);

@@ -8,7 +8,7 @@ use url::Url;
 ///
 /// The header `Referer` decides only whether it was the page that asks for confirmation, and adds the query of that page: the
 /// path is always one of this dashboard.
-pub(super) fn back(path: &str, base: &str, headers: &HeaderMap) -> String {
+pub(super) fn page_of_form(path: &str, base: &str, headers: &HeaderMap) -> String {
     let asked = referer(headers).filter(|from| from.path().strip_prefix(base) == Some(path));
     if let Some(from) = asked {
         return match from.query() {
@@ -44,7 +44,7 @@ mod tests {
     fn from(path: &str, base: &str, referer: &str) -> String {
         let mut headers = HeaderMap::new();
         headers.insert(REFERER, HeaderValue::from_str(referer).unwrap());
-        back(path, base, &headers)
+        page_of_form(path, base, &headers)
     }
 
     #[test]
@@ -66,7 +66,7 @@ mod tests {
             ("/system/garbage-jobs/7/stop", "/system"),
             ("/choices", "/"),
         ] {
-            assert_eq!(back(path, "", &HeaderMap::new()), page, "{path}");
+            assert_eq!(page_of_form(path, "", &HeaderMap::new()), page, "{path}");
             for foreign in [
                 "https://evil.example/x?y",
                 "https://evil.example//evil.example",
