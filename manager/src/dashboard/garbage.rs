@@ -27,6 +27,7 @@ use crate::operations::choose_group::choose;
 use crate::operations::error_groups::{ErrorGroups, error_groups};
 use crate::operations::garbage::{Selection, Verb, sweep as sweep_all};
 use crate::operations::garbage_jobs::{self, JobError, MAX_RATE, NewJob};
+use crate::operations::newest_counts::NewestCounts;
 
 pub(super) async fn all(
     With(dashboard): With<Dashboard>,
@@ -34,13 +35,7 @@ pub(super) async fn all(
 ) -> Page {
     let reading = dashboard.counts().await;
     let list = reading.value.as_deref();
-    let mut rows: Vec<_> = list
-        .into_iter()
-        .flat_map(|counts| &counts.list.topics)
-        .flat_map(|topic| topic.groups.iter().map(move |group| (&topic.topic, group)))
-        .filter(|(_, group)| group.garbage > 0)
-        .collect();
-    rows.sort_by_key(|(_, group)| std::cmp::Reverse(group.garbage));
+    let rows = list.map_or_else(Vec::new, NewestCounts::groups_with_garbage);
     let missing = list.map(|counts| &counts.list.missing);
     let body = html! {
         (staleness("stale", &reading))

@@ -369,8 +369,6 @@ pub(super) async fn find(
 ) -> Result<Response, Failure> {
     /// The topics that are asked for an id.
     const MOST: usize = 32;
-    /// The groups whose garbage can be searched next, those with the most.
-    const MOST_GARBAGE: usize = 10;
     /// The topics that are asked at a time.
     const AT_ONCE: usize = 8;
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
@@ -446,13 +444,10 @@ pub(super) async fn find(
         })
         .take(20)
         .collect();
-    let reading = dashboard.counts().await;
-    let mut garbage: Vec<_> = { reading.value.iter() }
-        .flat_map(|counts| &counts.list.topics)
-        .flat_map(|topic| topic.groups.iter().map(move |group| (&topic.topic, group)))
-        .filter(|(_, group)| group.garbage > 0 && wanted.parse::<OrderingKey>().is_ok())
-        .collect();
-    garbage.sort_by_key(|(_, group)| std::cmp::Reverse(group.garbage));
+    let garbage = match wanted.parse::<OrderingKey>() {
+        Ok(key) => Some(search_in_garbage(&dashboard, &context, &key).await),
+        Err(_) => None,
+    };
     let body = html! {
         div.card {
             p.lead { "No topic, stored message or ordering key “" (visible(&wanted)) "” was found." }
@@ -460,13 +455,8 @@ pub(super) async fn find(
             @if !unread.is_empty() {
                 p { (sign(Level::Warn)) " These topics could not be searched:" }
                 ul { @for (topic, error) in &unread { li { a href=(context.link(format!("/topics/{}/doctor", part(topic)))) { (visible(topic)) } ": " (visible(error)) } } }
-            }            @if wanted.parse::<OrderingKey>().is_ok() {
-                p { "Garbage (dead letters) can be searched for messages with this ordering key: " @if garbage.is_empty() { "open " a href=(context.link("/garbage")) { "Garbage" } ", and there a group." } @else { "choose a group." } }
-                ul { @for (topic, group) in garbage.iter().take(MOST_GARBAGE) {
-                    @let path = format!("/topics/{topic}/garbage?group={}&key={}", group.group, part(&wanted));
-                    li { a href=(context.link(path)) { (topic) " / " (group.group) } span.muted { " (" (grouped(group.garbage)) ")" } }
-                } }
             }
+            @if let Some(garbage) = garbage { (garbage) }
             @if !near.is_empty() {
                 p { "Topics whose names contain it:" }
                 ul { @for topic in near { li { a href=(context.link(format!("/topics/{}", topic.name()))) { (topic.name()) } } } }
@@ -474,4 +464,20 @@ pub(super) async fn find(
         }
     };
     Ok(Page::new(Section::None, "Nothing found", body).into_response())
+}
+
+/// Returns links to the searches of garbage for an ordering key, for the groups that have most of it.
+async fn search_in_garbage(dashboard: &Dashboard, context: &Context, key: &OrderingKey) -> Markup {
+    const MOST: usize = 10;
+    let reading = dashboard.counts().await;
+    let counts = reading.value.as_deref();
+    let groups = counts.map_or_else(Vec::new, NewestCounts::groups_with_garbage);
+    html! {
+        p { "Garbage (dead letters) can be searched for messages with this ordering key: "
+            @if groups.is_empty() { "open " a href=(context.link("/garbage")) { "Garbage" } ", and there a group." } @else { "choose a group." } }
+        @if !groups.is_empty() { ul { @for (topic, group) in groups.iter().take(MOST) {
+            @let path = format!("/topics/{topic}/garbage?group={}&key={}", group.group, part(key.as_str()));
+            li { a href=(context.link(path)) { (topic) " / " (group.group) } span.muted { " (" (grouped(group.garbage)) ")" } }
+        } } }
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lisa_core::broker::{Broker, CountedTopic, Sample};
+use lisa_core::broker::{Broker, CountedTopic, GroupStats, Sample};
 use lisa_core::time::UnixMs;
 use lisa_core::topic::Topic;
 use tokio::time::timeout;
@@ -33,6 +33,16 @@ impl NewestCounts {
         let damaged = missing.damaged.iter().map(|damaged| &*damaged.topic);
         let unanswered = missing.unanswered.iter().map(Topic::as_str);
         Sample::total(counted, damaged.chain(unanswered))
+    }
+
+    /// Returns the groups that have garbage, those with the most first.
+    pub(crate) fn groups_with_garbage(&self) -> Vec<(&Topic, &GroupStats)> {
+        let topics = self.list.topics.iter();
+        let groups =
+            topics.flat_map(|topic| topic.groups.iter().map(move |group| (&topic.topic, group)));
+        let mut groups: Vec<_> = groups.filter(|(_, group)| group.garbage > 0).collect();
+        groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.garbage));
+        groups
     }
 }
 
