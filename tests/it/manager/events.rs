@@ -123,8 +123,7 @@ async fn events_follow_a_cursor_without_payloads_and_what_was_missed_is_counted(
         .get("/v1/topics/nothing/events")
         .await
         .expect(404);
-    manager.shutdown.begin();
-    manager.run.await.unwrap();
+    manager.end().await;
 }
 
 #[tokio::test]
@@ -166,6 +165,5 @@ async fn a_topic_of_too_many_streams_is_refused_before_they_are_read() {
         .await;
     let stats: String = redis::from_redis_value(stats.unwrap()).unwrap();
     assert!(!stats.contains("cmdstat_xinfo|stream"), "{stats}");
-    manager.shutdown.begin();
-    manager.run.await.unwrap();
+    manager.end().await;
 }
