@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
 use lisa_core::broker::{Broker, BrokerError, TopicHandle};
 use lisa_core::message::MessageId;
@@ -15,8 +14,6 @@ use utoipa::ToSchema;
 
 /// Messages read and handled per call.
 const PAGE: usize = 1000;
-/// The maximum lag of the estimate of Redis's clock. "All" covers the messages in garbage when the call begins.
-const SLACK: Duration = Duration::from_millis(100);
 
 /// The operation on garbage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +119,7 @@ pub(crate) async fn sweep(
         }
         return Ok(swept);
     }
-    let newest = broker.now().plus(SLACK);
+    let newest = broker.latest_time(topic).await?;
     let mut cursor: Option<String> = None;
     loop {
         let page = broker

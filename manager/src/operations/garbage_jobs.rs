@@ -254,7 +254,7 @@ pub(crate) async fn start(
     new: &NewJob,
 ) -> Result<GarbageJob, JobError> {
     let conditions = new.filter.conditions()?;
-    let began = broker.now();
+    let began = broker.latest_time(topic).await?;
     let counted = count(broker, topic, group, &new.filter).await?;
     make_room(broker).await?;
     let job = GarbageJob {

@@ -1,13 +1,14 @@
 //! Reads the newest garbage (dead letters) of a group.
 
 use crate::broker::list::{NEVER, list_by_time};
-use crate::broker::reply::command;
+use crate::broker::reply::{command, decode};
 use crate::broker::shards::of_each;
 use crate::broker::{Broker, BrokerError, Listed, TopicHandle};
 use crate::scripts::{Page, PageOfGarbage};
 use crate::state::State;
 use crate::time::UnixMs;
 use crate::topic::{Group, Shard};
+use redis::cmd;
 
 /// The newest garbage of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +20,30 @@ pub struct NewestGarbage {
 }
 
 impl Broker {
+    /// Returns the time of the servers that hold the topic's shards, the latest if they differ.
+    ///
+    /// [`Broker::now`] is an estimate, which may be before the time of what has just happened. This one is not: a message
+    /// that was in garbage when it was called has this garbage time or an earlier one.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn latest_time(&self, topic: &TopicHandle) -> Result<UnixMs, BrokerError> {
+        if self.virtual_now() != 0 {
+            return Ok(self.now());
+        }
+        let time = cmd("TIME");
+        let ask = async |shard| {
+            let reply = self
+                .server(topic, shard)?
+                .call(&time, self.inner.call_timeout)
+                .await?;
+            let (seconds, micros): (u64, u64) = decode("TIME", reply)?;
+            Ok(UnixMs::new(seconds * 1000 + micros / 1000))
+        };
+        let times = of_each(topic.shards().map(ask).collect::<Vec<_>>()).await?;
+        Ok(times.into_iter().max().unwrap_or_else(|| self.now()))
+    }
+
     /// Reads the newest garbage of a group: up to `most` messages, evenly shared among its shards, 200 in one call.
     ///
     /// # Errors
