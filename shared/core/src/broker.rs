@@ -121,10 +121,10 @@ pub(crate) const MAX_GENERAL_BATCH: usize = 50;
 pub(crate) const MAX_GENERAL_HOT_BATCH: usize = 100;
 
 /// The maximum number of messages in one send that merges: each may first remove another message from every group.
-const MAX_MERGING_BATCH: usize = 25;
+pub const MAX_MERGING_BATCH: usize = 25;
 
 /// The maximum number of messages in one send that replaces: each removes another message from every group.
-const MAX_REPLACING_BATCH: usize = 15;
+pub const MAX_REPLACING_BATCH: usize = 15;
 
 /// The time from the start of a send for which Redis need not look up its generated ids. It covers the transit to Redis.
 const FRESH_FOR: Duration = Duration::from_millis(250);

@@ -2,6 +2,7 @@
 
 use super::copies::Where;
 use super::{Message, Meta, Reference, encoded};
+use lisa_core::broker::{MAX_MERGING_BATCH, MAX_REPLACING_BATCH};
 use lisa_core::message::{Expiry, MessageId, PreparedMessage, Record};
 use lisa_core::state::{Accepted, Blocked, End, SendOutcome};
 use lisa_core::time::{UnixMs, When, millis};
@@ -86,6 +87,24 @@ impl Reference {
         if items.iter().any(Item::is_ranked) && self.rules.max_ready.is_none() {
             self.window.get_or_insert(self.rules.window);
         }
+        // A batch with such an item is sent in parts.
+        let most = items.iter().map(|item| match item {
+            item if item.replace.is_some() => MAX_REPLACING_BATCH,
+            item if !item.merge.is_empty() => MAX_MERGING_BATCH,
+            _ => items.len(),
+        });
+        let most = most.min().unwrap_or(1).max(1);
+        let parts = items.chunks(most);
+        let sent: Vec<_> = parts.flat_map(|items| self.send_part(now, items)).collect();
+        self.last_time = Some(now);
+        let moves = |item: &Item<'_>| !item.merge.is_empty() || item.replace.is_some();
+        let moved = items.iter().any(moves);
+        self.finish(self.all_groups().filter(|_| moved));
+        sent
+    }
+
+    /// Sends the items of one call of the script.
+    fn send_part(&mut self, now: u64, items: &[Item<'_>]) -> Vec<Accepted> {
         // All ids are looked up at once.
         let known: Vec<_> = items.iter().map(|item| self.known(item.id)).collect();
         let sent = items
@@ -111,10 +130,6 @@ impl Reference {
                 None => self.send_one(now, item),
             });
         let sent: Vec<_> = sent.collect();
-        self.last_time = Some(now);
-        let moves = |item: &Item<'_>| !item.merge.is_empty() || item.replace.is_some();
-        let moved = items.iter().any(moves);
-        self.finish(self.all_groups().filter(|_| moved));
         // An id whose end is no longer remembered is a new one.
         for (item, sent) in items.iter().zip(&sent) {
             let is_new = matches!(sent.outcome, SendOutcome::Waiting | SendOutcome::Ready);
