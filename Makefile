@@ -1,8 +1,10 @@
 # The commands of this project, for a fresh Debian machine with only Rust and for macOS. `make help` lists them.
 
 CARGO ?= cargo
+# These run the programs that `programs` has built.
+test brokers hostile schema clients browser observability conformance: export LISA_TEST_BIN_DIR ?= $(CURDIR)/target/debug
 
-.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients sqs-moto observability browser redis
+.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients sqs-moto observability browser programs redis
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -10,9 +12,9 @@ help: ## List the commands
 dev: redis ## Run all roles on a private Redis and follow one message
 	$(CARGO) run -p lisa-manager -- dev --demo
 
-test: redis ## Run all tests on a private Redis
-	$(CARGO) build --workspace --bins --examples
-	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug $(CARGO) test --workspace --no-fail-fast
+test: redis programs ## Run all tests on a private Redis; those of message brokers are skipped
+	CARGO="$(CARGO)" bash tests/suite.sh
+	$(CARGO) test --workspace --doc --quiet
 
 check: lint test ## Run lint and test
 
@@ -23,11 +25,10 @@ lint: ## Check format, words, clippy and docs; fail on any warning
 	$(CARGO) fmt --all --check
 	bash tests/words.sh
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy -p lisa-core -p lisa-service -p lisa-producer -p lisa-consumer --no-deps -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
-features: ## Check each package alone with each of its features and with none
-	CARGO="$(CARGO)" bash tests/features.sh
+features: ## Lint each package alone with the sets of features that users ask for: ARGS="--quick"
+	CARGO="$(CARGO)" bash tests/features.sh $(ARGS)
 
 docs: ## Build the book in target/book and the API reference
 	@command -v mdbook >/dev/null || $(CARGO) install mdbook --locked --version 0.5.4
@@ -35,9 +36,7 @@ docs: ## Build the book in target/book and the API reference
 	$(CARGO) doc --workspace --no-deps
 
 deny: ## Check licenses, bans and sources of the dependencies, and advisories if their database can be fetched
-	@command -v cargo-deny >/dev/null || $(CARGO) install cargo-deny --locked --version 0.20.2
-	$(CARGO) deny check bans licenses sources
-	CARGO="$(CARGO)" bash tests/advisories.sh
+	CARGO="$(CARGO)" bash tests/deny.sh
 
 bench: redis ## Benchmark this machine, next to the limits of its Redis: ARGS="--quick", "--list", "--only throughput"
 	$(CARGO) bench -p lisa-tests --bench relay -- $(ARGS)
@@ -55,41 +54,38 @@ mutants: redis ## Plant bugs in the scripts and check that the model test finds 
 soak: redis ## Run the model test for an hour and print the seed of each run: MINUTES=600 for longer
 	LISA_MODEL_MINUTES=$(or $(MINUTES),60) $(CARGO) test -p lisa-tests --test it -- model:: reshard::random --nocapture
 
-conformance: redis ## Run the scenarios on each Redis deployment and print a table: ARGS="--quick", "redis-8", "sentinel cluster"
+conformance: redis programs ## Run the scenarios on each Redis deployment and print a table: ARGS="--quick", "redis-8", "sentinel cluster"
 	bash tests/conformance.sh $(ARGS)
 
-brokers: redis ## Run the tests of message brokers on RabbitMQ, NATS and a mock of Kafka, including the slow tests
+brokers: redis programs ## Run the tests of message brokers on RabbitMQ, NATS and a mock of Kafka, including the slow tests: ARGS="brokers::nats"
 	bash tests/fetch-package.sh rabbitmq
 	bash tests/fetch-package.sh nats
-	$(CARGO) build --workspace --bins
-	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug $(CARGO) test -p lisa-tests --test it -- brokers:: --include-ignored
+	LISA_TEST_BROKERS=1 $(CARGO) test --workspace --test it -- --test-threads 8 $(or $(ARGS),brokers:: --include-ignored)
 
 fuzz: ## Fuzz every parser for a minute: ARGS="config 600" for one target and its seconds
 	bash tests/fuzz/run.sh $(ARGS)
 
-hostile: redis ## Attack the listeners with hostile input, including the slow tests
-	$(CARGO) build --workspace --bins --examples
-	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug $(CARGO) test -p lisa-tests --test it hostile -- --include-ignored --nocapture
+hostile: redis programs ## Attack the listeners with hostile input, including the slow tests
+	$(CARGO) test --workspace --test it hostile -- --include-ignored --nocapture
 
-schema: redis ## Check both running programs against their /openapi.json with schemathesis: ARGS="-n 500"
-	$(CARGO) build --workspace --bins --examples
-	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/schema/run.sh $(ARGS)
+schema: redis programs ## Check both running programs against their /openapi.json with schemathesis: ARGS="-n 500"
+	bash tests/schema/run.sh $(ARGS)
 
-clients: redis ## Build and test the clients for Python and TypeScript, and run generated clients and SQS clients
-	$(CARGO) build --workspace --bins
-	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/clients/run.sh
-	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/clients/sqs/run.sh
+clients: redis programs ## Build and test the clients for Python and TypeScript, and run generated clients and SQS clients
+	bash tests/clients/run.sh
+	bash tests/clients/sqs/run.sh
 
 sqs-moto: ## Run the tests of boto3 against moto_server, to show that they test SQS
 	bash tests/clients/sqs/run.sh moto
 
-browser: redis ## Open the dashboard in Chromium: accessibility, console, content security policy, and what refreshes: ARGS="--quick"
-	$(CARGO) build -p lisa-manager
-	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/browser/run.sh $(ARGS)
+browser: redis programs ## Open the dashboard in Chromium: accessibility, console, content security policy, and what refreshes: ARGS="--quick"
+	bash tests/browser/run.sh $(ARGS)
 
-observability: redis ## Check the rules and the dashboard with promtool, and against a real Prometheus
-	$(CARGO) build -p lisa-manager
-	LISA_TEST_BIN_DIR=$(CURDIR)/target/debug bash tests/observability/run.sh
+observability: redis programs ## Check the rules and the dashboard with promtool, and against a real Prometheus
+	bash tests/observability/run.sh
+
+programs: ## Build the programs and examples that tests run
+	$(CARGO) build --workspace --bins --examples
 
 redis: ## Install a Redis server with the system's package manager if none is found
 	@bash tests/install-redis.sh

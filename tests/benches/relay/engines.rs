@@ -11,7 +11,7 @@ use crate::lisa::SOON;
 use crate::report::{Reach, Report, Section, number};
 use crate::{ceiling, memory};
 
-/// The engines besides the installed one, as `fetch-engine.sh` calls them.
+/// The engines besides the installed one, as `fetch-wheel.sh` calls them.
 const OTHERS: [&str; 2] = ["redis-8", "valkey"];
 
 pub(crate) async fn run(lab: &Lab, report: &mut Report) {
@@ -20,7 +20,7 @@ pub(crate) async fn run(lab: &Lab, report: &mut Report) {
     let mut engines = vec![(lab.engine().await, lab.clone())];
     let mut missing = String::new();
     for name in OTHERS {
-        match fetch("fetch-engine.sh", name) {
+        match fetch("fetch-wheel.sh", name) {
             Ok(path) => {
                 let settings = lab::settings(Aof::Off).engine(&path);
                 let other = lab.beside(settings.start()).await;
