@@ -13,7 +13,7 @@ use lisa_core::message::MessageOptions;
 use lisa_core::state::Settled;
 use lisa_service::config::{Key, keys, schema};
 use lisa_service::metrics::Metrics;
-use lisa_tests::{Api, Binary, Server, eventually, free_port};
+use lisa_tests::{Api, Binary, SOON, Server, eventually, free_port};
 use serde_json::Value;
 
 fn root() -> PathBuf {
@@ -369,7 +369,7 @@ async fn gateway_description(server: &Server) -> Value {
 
 async fn described(port: u16) -> Value {
     let api = Api::new(port);
-    eventually(Duration::from_secs(60), async || {
+    eventually(SOON, async || {
         let reply = api.try_get("/openapi.json").await.ok_or("no answer")?;
         (reply.status == 200).then(|| reply.json()).ok_or("not yet")
     })

@@ -28,7 +28,7 @@ use lisa_core::message::PreparedMessage;
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::{Shard, TopicSettings};
 use lisa_tests::relay::{self, Relay, message, ms, nameless, settings};
-use lisa_tests::{Binary, Process, Server, Stopwatch, eventually, unless_held_up};
+use lisa_tests::{Binary, Process, SOON, Server, Stopwatch, eventually, unless_held_up};
 use redis::cmd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,8 +36,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A relay on Redis's own clock.
 async fn relay(stem: &str) -> Relay {
@@ -76,7 +74,7 @@ impl Running {
             report if what(&report) => Ok(()),
             report => Err(format!("{report:?}")),
         };
-        eventually(PATIENCE, look).await;
+        eventually(SOON, look).await;
     }
 
     async fn stop(self) -> RunReport {
@@ -107,7 +105,7 @@ impl Desk {
     }
 
     async fn next(&mut self) -> (Delivery, Context) {
-        let next = tokio::time::timeout(PATIENCE, self.seen.recv());
+        let next = tokio::time::timeout(SOON, self.seen.recv());
         next.await.expect("a delivery in time").expect("a consumer")
     }
 
@@ -120,7 +118,7 @@ impl Desk {
 /// between, this is retried.
 async fn lapse(relay: &Relay, running: &Running, delivery: &Delivery) {
     let (entry, name) = (delivery.entry, running.consumer.name());
-    eventually(PATIENCE, async || {
+    eventually(SOON, async || {
         relay.age(entry, name, ms(2000)).await;
         match relay.reclaim().await.retry {
             1 => Ok(()),

@@ -16,12 +16,10 @@ use lisa_core::time::When;
 use lisa_core::topic::Shard;
 use lisa_producer::Producer;
 use lisa_tests::relay::{WORKER, connection, id, message, ms, retry, settings, settlement};
-use lisa_tests::{Relay, Server, yardstick};
+use lisa_tests::{Relay, SOON, Server, yardstick};
 use redis::cmd;
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(20);
 const BATCH: usize = 200;
 
 /// A relay on its own server, with scripts loaded and the reader connected.

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use lisa_tests::{Binary, Launch, Process, Server, eventually, free_port};
-
-/// The time limit for each step of an example, on any machine.
-const SOON: Duration = Duration::from_secs(60);
+use lisa_tests::{Api, Binary, Launch, Process, SOON, Server, eventually, free_port};
+use reqwest::Method;
+use serde_json::Value;
 
 struct Relay {
     server: Server,
@@ -129,14 +128,13 @@ async fn an_axum_application_sends_for_each_request() {
         .start();
     let line = app.next_line(SOON).await;
     let address = line.strip_prefix("listening on ").expect("an address");
-    let client = reqwest::Client::new();
-    let answer = client
-        .post(format!("http://{address}/orders/7"))
-        .send()
-        .await;
-    let answer = answer.expect("answered");
-    assert_eq!(answer.status(), 201);
-    assert_eq!(answer.text().await.expect("a text"), "order-7-reminder\n");
+    let port = address
+        .rsplit(':')
+        .next()
+        .and_then(|port| port.parse().ok());
+    let api = Api::new(port.expect("a port"));
+    let answer = api.call(Method::POST, "/orders/7", &Value::Null).await;
+    assert_eq!(answer.expect(201).body, "order-7-reminder\n");
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use lisa_core::broker::MAX_SEND_BATCH;
 use lisa_core::message::PreparedMessage;
 use lisa_core::topic::Shard;
 use lisa_tests::relay::ms;
-use lisa_tests::{Aof, Binary, Mode, Process, Server, Stopwatch, eventually, free_port};
+use lisa_tests::{Aof, Binary, Mode, Process, SOON, Server, Stopwatch, eventually, free_port};
 use log::Log;
 use redis::cmd;
 use role::{Role, config};
@@ -258,7 +258,7 @@ async fn of_five_managers_the_one_that_moves_is_killed_and_another_moves_after_a
     let log = Arc::new(Log::default());
     let config = config(&server.url(), "five", &[]);
     let consumer = Role::consumer(&config, &["t"], &log).await;
-    eventually(Duration::from_secs(30), async || {
+    eventually(SOON, async || {
         let managers = consumer.managers().await;
         if managers == 5 { Ok(()) } else { Err(managers) }
     })
@@ -276,7 +276,7 @@ async fn of_five_managers_the_one_that_moves_is_killed_and_another_moves_after_a
         sent.await.unwrap();
     }
     let delivered = async |wanted: usize| {
-        eventually(Duration::from_secs(20), async || match log.count() {
+        eventually(SOON, async || match log.count() {
             count if count >= wanted => Ok(()),
             count => Err(format!("{count} of {wanted}")),
         })

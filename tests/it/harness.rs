@@ -2,14 +2,13 @@
 
 use lisa_tests::snapshot::{Content, Text};
 use lisa_tests::{
-    Answer, Aof, Api, Binary, FaultProxy, Launch, Mode, Server, Snapshot, Webhook, eventually,
+    Answer, Aof, Api, Binary, FaultProxy, Launch, Mode, SOON, Server, Snapshot, Webhook, eventually,
 };
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncCommands, AsyncConnectionConfig, Client, RedisResult, cmd};
 use std::path::Path;
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(250);
 
 /// Connects with a response timeout of [`SHORT`], as a role would with its own.

@@ -12,9 +12,5 @@ mod logs;
 mod tokens;
 mod victim;
 
-use std::time::Duration;
-
+use lisa_tests::SOON;
 use victim::{Answer, Victim};
-
-/// The time limit of quick operations, on a small and busy machine.
-const SOON: Duration = Duration::from_secs(20);

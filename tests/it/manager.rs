@@ -34,13 +34,11 @@ use lisa_service::config::{Config, LoadOptions};
 use lisa_service::role::Runtime;
 use lisa_service::shutdown::Shutdown;
 use lisa_tests::relay::{self, WORKER, ms};
-use lisa_tests::{Server, eventually};
+use lisa_tests::{SOON, Server, eventually};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-const SOON: Duration = Duration::from_secs(30);
 
 /// A configuration of these keys, on a namespace of a server.
 fn config(server: &Server, namespace: &str, keys: &[(&str, &str)]) -> Config {

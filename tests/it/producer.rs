@@ -13,12 +13,11 @@ use lisa_producer::{Producer, ProducerOptions};
 use lisa_service::config::{Config, LoadOptions};
 use lisa_service::role::Runtime;
 use lisa_service::shutdown::Shutdown;
-use lisa_tests::{Api, Server};
+use lisa_tests::{Api, SOON, Server};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-const SOON: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3600);
 const GRACE: Duration = Duration::from_secs(5);
 

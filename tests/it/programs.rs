@@ -1,19 +1,16 @@
 //! The global options and the verbs that every program has: configuration, completions and man pages.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use lisa_tests::{Binary, Launch};
+use lisa_tests::{Binary, Launch, SOON};
 
-/// The time limit of programs: they start slowly on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 const PROGRAMS: [Binary; 3] = [Binary::Manager, Binary::Producer, Binary::Consumer];
 
 #[tokio::test]
 async fn each_program_completes_its_verbs_in_each_shell() {
     for program in PROGRAMS {
         for shell in ["bash", "zsh", "fish"] {
-            let printed = program.with(["completions", shell]).run(PATIENCE).await;
+            let printed = program.with(["completions", shell]).run(SOON).await;
             assert_eq!(printed.code, Some(0), "{printed:?}");
             for word in [program.name(), "run", "man", "--config"] {
                 // Fish has the names of options without their hyphens.
@@ -22,11 +19,11 @@ async fn each_program_completes_its_verbs_in_each_shell() {
             }
             if shell == "bash" {
                 let check = Launch::new("bash", ["-n"]).stdin(printed.stdout);
-                let check = check.run(PATIENCE).await;
+                let check = check.run(SOON).await;
                 assert_eq!(check.code, Some(0), "{check:?}");
             }
         }
-        let unknown = program.with(["completions", "cmd"]).run(PATIENCE).await;
+        let unknown = program.with(["completions", "cmd"]).run(SOON).await;
         assert_eq!(unknown.code, Some(2), "{unknown:?}");
     }
 }
@@ -37,7 +34,7 @@ async fn each_program_writes_a_man_page_for_each_verb() {
     for program in PROGRAMS {
         let pages = dir.path().join("man1");
         let written = program.with(["man", pages.to_str().unwrap()]);
-        let written = written.run(PATIENCE).await;
+        let written = written.run(SOON).await;
         assert_eq!(written.code, Some(0), "{written:?}");
     }
     let pages = std::fs::read_dir(dir.path().join("man1")).unwrap();
@@ -57,7 +54,7 @@ async fn each_program_writes_a_man_page_for_each_verb() {
 async fn all_programs_have_the_same_global_options_and_exit_codes() {
     let mut seen = BTreeSet::new();
     for program in PROGRAMS {
-        let help = program.with(["--help"]).run(PATIENCE).await.stdout;
+        let help = program.with(["--help"]).run(SOON).await.stdout;
         let (_, options) = help.split_once("Global options:").expect(&help);
         let codes = help.lines().find(|line| line.starts_with("Exit codes:"));
         assert!(options.contains("--output <OUTPUT>"), "{options}");
@@ -82,12 +79,12 @@ async fn each_program_checks_the_configuration() {
                 "--namespace",
                 namespace,
             ];
-            let checked = program.with(line).run(PATIENCE).await;
+            let checked = program.with(line).run(SOON).await;
             assert_eq!(checked.code, Some(code), "{checked:?}");
             seen.insert(checked.stdout);
         }
         let shown = program.with(["config", "show", "--namespace", "shop"]);
-        let shown = shown.run(PATIENCE).await;
+        let shown = shown.run(SOON).await;
         assert!(shown.stdout.contains("namespace = \"shop\""), "{shown:?}");
     }
     let valid = "{\"valid\":true}\n".to_owned();

@@ -44,19 +44,10 @@ mod workers;
 mod wrong_type;
 
 pub(crate) use deployment::{Deployment, Role};
+use lisa_tests::SOON;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::time::Duration;
-use tokio::sync::{Mutex, MutexGuard};
-
-/// The time limit of quick operations, on a small and busy machine.
-const SOON: Duration = Duration::from_secs(20);
-
-/// Lets the scenarios that measure time, or need much of the machine, run one after the other.
-async fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::const_new(());
-    TURN.lock().await
-}
 
 /// One line that the `stdout` sink printed.
 #[derive(Clone, Debug)]

@@ -11,10 +11,7 @@ mod slots;
 mod tls;
 mod users;
 
-use std::time::Duration;
-
-/// The limit for everything without a promise: generous, since CI machines are small and busy.
-const SOON: Duration = Duration::from_secs(20);
+use lisa_tests::SOON;
 
 /// Returns whether tests may take half a minute: `LISA_TEST_LONG=1`, as `make conformance` sets it.
 pub(crate) fn is_long() -> bool {

@@ -9,6 +9,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
+/// The time limit of a test for what takes a moment. It is no promise: only a failing test waits for so long, so it is
+/// generous enough for a busy machine. A promise about time is checked with a [`Stopwatch`](crate::Stopwatch).
+pub const SOON: Duration = Duration::from_secs(120);
+
 /// Calls `probe` until it answers `Ok`, and returns that value. The probe's `Err` is the state seen: what a reader
 /// needs to understand why the condition does not hold.
 ///

@@ -32,7 +32,7 @@ pub mod webhook;
 pub mod yardstick;
 
 pub use cluster::Cluster;
-pub use eventually::eventually;
+pub use eventually::{SOON, eventually};
 pub use http::Api;
 pub use kafka::Kafka;
 pub use nats::Nats;

@@ -1,6 +1,6 @@
 //! The memory of a gateway for answers that their clients do not read.
 
-use super::PATIENCE;
+use super::SOON;
 use super::pull::{Site, post};
 use lisa_tests::eventually;
 use serde_json::json;
@@ -19,7 +19,7 @@ async fn a_gateway_holds_a_bounded_amount_of_answers_that_nobody_reads() {
     for _ in 0..=FITTING {
         site.send("t", &[], &payload).await;
     }
-    eventually(PATIENCE, async || match site.stats("t").await {
+    eventually(SOON, async || match site.stats("t").await {
         stats if stats["groups"][0]["ready"] == FITTING + 1 => Ok(()),
         stats => Err(stats.to_string()),
     })
@@ -46,7 +46,7 @@ async fn a_gateway_holds_a_bounded_amount_of_answers_that_nobody_reads() {
     );
     // The refused message was handed back, and the memory is free when the clients are gone.
     drop(unread);
-    let pulled = eventually(PATIENCE, async || {
+    let pulled = eventually(SOON, async || {
         let reply = post(gateway, PATH, json!({ "wait": "1s" })).await;
         match reply.status {
             200 => Ok(reply.json()),

@@ -24,14 +24,14 @@ async fn the_binary_prints_messages_and_ends_with_0_when_it_is_told_to() {
     let relay = relay("binary").await;
     let mut process = binary(&relay, Server::shared(), r#"{ type = "stdout" }"#, "");
     relay.send(&[message("a", When::NOW)]).await;
-    let line = process.next_line(PATIENCE).await;
+    let line = process.next_line(SOON).await;
     assert!(
         line.contains(r#""id":"a""#) && line.contains(r#""payload":"payload of a""#),
         "{line}"
     );
     process.sigterm();
-    assert_eq!(process.wait_exit(PATIENCE).await.code(), Some(0));
-    assert_eq!(process.lines_to_end(PATIENCE).await, Vec::<String>::new());
+    assert_eq!(process.wait_exit(SOON).await.code(), Some(0));
+    assert_eq!(process.lines_to_end(SOON).await, Vec::<String>::new());
     relay.assert_drained().await;
 }
 
@@ -50,9 +50,9 @@ async fn the_binary_hands_back_what_hangs_at_the_end_of_the_grace() {
         group if group.in_flight == 5 => Ok(()),
         group => Err(format!("{group:?}")),
     };
-    eventually(PATIENCE, five).await;
+    eventually(SOON, five).await;
     process.sigterm();
-    assert_eq!(process.wait_exit(PATIENCE).await.code(), Some(0));
+    assert_eq!(process.wait_exit(SOON).await.code(), Some(0));
     let group = relay.stats().await.groups.remove(0);
     assert_eq!((group.ready, group.in_flight, group.retry), (3, 0, 5));
     assert!(relay.hash("attempts:default").await.is_empty());
@@ -79,17 +79,17 @@ async fn a_command_reads_its_whole_payload_although_the_consumer_was_killed() {
         true => Ok(()),
         false => Err(format!("no {}", path.display())),
     };
-    eventually(PATIENCE, || there(&started)).await;
+    eventually(SOON, || there(&started)).await;
     process.kill9();
-    process.wait_exit(PATIENCE).await;
+    process.wait_exit(SOON).await;
     std::fs::write(go, "").unwrap();
-    eventually(PATIENCE, || there(&read)).await;
+    eventually(SOON, || there(&read)).await;
     assert_eq!(std::fs::read_to_string(read).unwrap(), "200000 of 200000\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_binary_refuses_to_run_without_subscriptions() {
-    let finished = Binary::Consumer.with(["run"]).run(PATIENCE).await;
+    let finished = Binary::Consumer.with(["run"]).run(SOON).await;
     assert_eq!(finished.code, Some(78), "{}", finished.stderr);
     assert!(
         finished.stderr.contains("consumer.subscriptions"),
@@ -107,7 +107,7 @@ async fn a_consumer_of_an_unknown_topic_is_not_ready_and_says_what_it_waits_for(
         .topic("t", delivery_fn(|_, _| async {}));
     let running = Running::start(consumer.build().unwrap());
     let waits = async |expected: &[&str]| {
-        eventually(PATIENCE, async || match running.consumer.waiting() {
+        eventually(SOON, async || match running.consumer.waiting() {
             waiting if waiting == expected => Ok(()),
             waiting => Err(format!("{waiting:?}")),
         })
@@ -133,7 +133,7 @@ async fn a_consumer_of_an_unknown_topic_is_not_ready_and_says_what_it_waits_for(
     let _process = Binary::Consumer.with(["run"]).config(&config).start();
     let api = lisa_tests::Api::new(port);
     let readyz = async |status: u16, text: &str| {
-        eventually(PATIENCE, async || match api.try_get("/readyz").await {
+        eventually(SOON, async || match api.try_get("/readyz").await {
             Some(reply) if reply.status == status && reply.body.contains(text) => Ok(()),
             other => Err(format!("{other:?}")),
         })
@@ -178,11 +178,11 @@ async fn printing_a_topic_takes_nothing_from_a_group_unless_one_is_named() {
             groups => Err(groups),
         }
     };
-    eventually(PATIENCE, instances).await;
+    eventually(SOON, instances).await;
     relay.send(&[message("a", When::NOW)]).await;
     // With two groups the mover delivers it to each of them.
     relay.move_due(50).await;
-    let line = alone.next_line(PATIENCE).await;
+    let line = alone.next_line(SOON).await;
     assert!(line.contains(r#""max_attempts":3"#), "{line}");
     let of_default = async || {
         let stats = relay.stats().await;
@@ -194,21 +194,21 @@ async fn printing_a_topic_takes_nothing_from_a_group_unless_one_is_named() {
     };
     assert_eq!(of_default().await, Some(1));
     let mut named = run(&["--group", "default"]).start();
-    assert!(named.next_line(PATIENCE).await.contains(r#""id":"a""#));
+    assert!(named.next_line(SOON).await.contains(r#""id":"a""#));
     let log = named.stderr();
     assert!(log.contains("other consumers read this group"), "{log}");
     // Killed and started again, as by a supervisor: Redis still knows its predecessor.
     named.kill9();
-    named.wait_exit(PATIENCE).await;
+    named.wait_exit(SOON).await;
     relay.send(&[message("b", When::NOW)]).await;
     relay.move_due(50).await;
     let mut named = run(&["--group", "default", "--yes"]).start();
-    assert!(named.next_line(PATIENCE).await.contains(r#""id":"b""#));
+    assert!(named.next_line(SOON).await.contains(r#""id":"b""#));
     let log = named.stderr();
     assert!(!log.contains("other consumers"), "{log}");
     for mut process in [alone, named] {
         process.sigterm();
-        assert_eq!(process.wait_exit(PATIENCE).await.code(), Some(0));
+        assert_eq!(process.wait_exit(SOON).await.code(), Some(0));
     }
 }
 
@@ -220,7 +220,7 @@ async fn printing_a_shared_group_waits_for_redis_instead_of_ending() {
     let config = format!("redis.url = \"redis://127.0.0.1:{redis}\"\n");
     let mut process = Binary::Consumer.with(words).config(&config).start();
     let api = lisa_tests::Api::new(port);
-    eventually(PATIENCE, async || {
+    eventually(SOON, async || {
         let log = process.stderr();
         match api.try_get("/readyz").await {
             Some(reply) if reply.status == 503 && log.contains("Redis unavailable") => Ok(()),
@@ -229,7 +229,7 @@ async fn printing_a_shared_group_waits_for_redis_instead_of_ending() {
     })
     .await;
     process.sigterm();
-    assert_eq!(process.wait_exit(PATIENCE).await.code(), Some(0));
+    assert_eq!(process.wait_exit(SOON).await.code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -255,7 +255,7 @@ async fn a_sink_that_can_never_work_ends_the_start_with_78_and_takes_no_message(
         ),
     ] {
         let mut process = binary(&relay, Server::shared(), sink, "");
-        assert_eq!(process.wait_exit(PATIENCE).await.code(), Some(78), "{sink}");
+        assert_eq!(process.wait_exit(SOON).await.code(), Some(78), "{sink}");
         let log = process.stderr();
         let is_told = log.contains(why) && log.contains("consumer.subscriptions[0].sink");
         assert!(is_told, "{log}");

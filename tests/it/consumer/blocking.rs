@@ -25,7 +25,7 @@ impl Started {
         let count = self.count.lock().unwrap();
         let waited = self
             .changed
-            .wait_timeout_while(count, PATIENCE, |count| *count < expected);
+            .wait_timeout_while(count, SOON, |count| *count < expected);
         let (count, _) = waited.unwrap();
         match *count >= expected {
             true => Ok(()),

@@ -54,7 +54,7 @@ async fn stored(relay: &Relay, name: &str) -> BTreeMap<MessageId, Record> {
 
 /// Waits until a topic has this many messages.
 async fn until_stored(relay: &Relay, name: &str, count: usize) -> BTreeMap<MessageId, Record> {
-    eventually(PATIENCE, async || match stored(relay, name).await {
+    eventually(SOON, async || match stored(relay, name).await {
         messages if messages.len() == count => Ok(messages),
         messages => Err(format!("{messages:#?}")),
     })
@@ -72,7 +72,7 @@ fn facts(record: &Record) -> Vec<(&str, &str)> {
 async fn empty(relay: &Relay, topic: &Arc<TopicHandle>) {
     let broker = relay.broker();
     let (shard, group) = (Shard::new(0), &topic.groups()[0]);
-    eventually(PATIENCE, async || {
+    eventually(SOON, async || {
         let moved = broker.move_due(topic, shard, 100, ms(60_000)).await;
         moved.map_err(|error| error.to_string())?;
         let mut reader = broker.server(topic, shard).unwrap().reader().await.unwrap();
@@ -276,7 +276,7 @@ async fn a_full_topic_slows_the_reading_and_no_handler_runs_twice() {
         .send(&["b", "c"].map(|id| message(id, When::NOW)))
         .await;
     for (acked, runs_before) in [(2, 2), (3, 3)] {
-        eventually(PATIENCE, async || match running.consumer.warnings() {
+        eventually(SOON, async || match running.consumer.warnings() {
             warnings
                 if warnings
                     .concat()
@@ -315,8 +315,8 @@ async fn a_callback_for_garbage_waits_until_its_topic_has_room() {
         let hooks = relay.zset("garbage_hook:default").await;
         hooks.get("b").copied().ok_or("no hook")
     };
-    let first = eventually(PATIENCE, hook).await;
-    eventually(PATIENCE, async || match hook().await {
+    let first = eventually(SOON, hook).await;
+    eventually(SOON, async || match hook().await {
         Ok(time) if time >= first + 2 * settings().lease.as_millis() as u64 => Ok(()),
         other => Err(format!("{other:?} after {first}")),
     })
@@ -375,7 +375,7 @@ async fn a_delivery_held_for_a_topic_that_does_not_exist_is_handed_back_at_a_shu
     let reporting = || subscription(handler.clone()).success_topic(topic("done"));
     let running = start(&relay, reporting());
     relay.send(&[message("a", When::NOW)]).await;
-    eventually(PATIENCE, async || match running.consumer.warnings() {
+    eventually(SOON, async || match running.consumer.warnings() {
         warnings if warnings.concat().contains("topic done is not registered") => Ok(()),
         warnings => Err(format!("{warnings:?}")),
     })

@@ -25,7 +25,7 @@ async fn at_the_end_of_the_grace_what_still_runs_is_handed_back_uncounted() {
     let running = Running::start(consumer.build().unwrap());
     relay.send(&numbered(80)).await;
     for _ in 0..50 {
-        tokio::time::timeout(PATIENCE, seen.recv())
+        tokio::time::timeout(SOON, seen.recv())
             .await
             .expect("a delivery");
     }
@@ -91,7 +91,7 @@ async fn a_consumer_that_gets_nothing_is_counted_from_its_start_to_its_end() {
         count if count == expected => Ok(()),
         count => Err(count),
     };
-    eventually(PATIENCE, async || counted(1).await).await;
+    eventually(SOON, async || counted(1).await).await;
     running.stop().await;
     assert_eq!(counted(0).await, Ok(()));
 }

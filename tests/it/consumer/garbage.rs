@@ -24,7 +24,7 @@ where
 }
 
 async fn next(told: &mut mpsc::UnboundedReceiver<Told>) -> Told {
-    let next = tokio::time::timeout(PATIENCE, told.recv());
+    let next = tokio::time::timeout(SOON, told.recv());
     next.await.expect("a call in time").expect("a consumer")
 }
 
@@ -39,7 +39,7 @@ async fn enabled(relay: &Relay) {
         Some(_) => Ok(()),
         None => Err("not marked"),
     };
-    eventually(PATIENCE, mark).await;
+    eventually(SOON, mark).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,7 +18,7 @@ async fn instances(stem: &str) -> Relay {
 
 /// Waits until there are this many groups of instances; returns their names.
 async fn joined(relay: &Relay, count: usize) -> BTreeSet<Group> {
-    eventually(PATIENCE, async || {
+    eventually(SOON, async || {
         let groups = relay.stats().await.groups.into_iter();
         let groups = groups.filter(|group| group.instance);
         let names: BTreeSet<Group> = groups.map(|group| group.group).collect();

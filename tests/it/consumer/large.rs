@@ -44,7 +44,7 @@ impl Slow {
         let connection = Connection::new(connection, &CancellationToken::new()).unwrap();
         let namespace = relay.broker().namespace().clone();
         Self {
-            broker: Broker::new(connection, namespace, PATIENCE, None),
+            broker: Broker::new(connection, namespace, SOON, None),
             relay,
             proxy,
             _server: server,
@@ -76,7 +76,7 @@ async fn large_payloads_pass_a_slow_network_part_by_part_and_keep_their_leases()
             assert_eq!(delivery.payload.len(), LARGE);
         }))
         .await;
-    eventually(Duration::from_secs(60), async || {
+    eventually(SOON, async || {
         // A message that waits for its payload is not reclaimed.
         let taken = slow.relay.reclaim().await;
         assert_eq!((taken.retry, taken.garbage), (0, 0));

@@ -60,7 +60,7 @@ impl Receiver {
     }
 
     async fn next(&mut self) -> Request {
-        let next = tokio::time::timeout(PATIENCE, self.requests.recv()).await;
+        let next = tokio::time::timeout(SOON, self.requests.recv()).await;
         next.expect("a request in time").expect("a request")
     }
 
@@ -113,7 +113,7 @@ async fn site(topic: &str, more: &str) -> (Site, Receiver, Process) {
 
 /// Waits until this many deliveries have a lease of their own.
 async fn leased(site: &Site, count: usize) {
-    eventually(PATIENCE, async || {
+    eventually(SOON, async || {
         let all: Vec<(String, String, u64, u64)> = site
             .redis(&[
                 "XPENDING",
@@ -181,7 +181,7 @@ async fn deliveries_that_are_completed_later_hold_back_neither_others_nor_reclai
     site.send("t", &[], "quick").await;
     assert_eq!(receiver.next().await.payload, "quick");
     // A kill before the ack reaches Redis would deliver it again.
-    eventually(PATIENCE, async || {
+    eventually(SOON, async || {
         let left: usize = site.redis(&["XLEN", "lisa:v1:{t:0}:ready:default"]).await;
         match left {
             1_000 => Ok(()),

@@ -59,7 +59,7 @@ async fn a_handler_learns_that_its_lease_is_lost() {
     relay.send(&[message("a", When::NOW)]).await;
     let (delivery, context) = desk.next().await;
     lapse(&relay, &running, &delivery).await;
-    let told = tokio::time::timeout(PATIENCE, context.lease_lost().cancelled());
+    let told = tokio::time::timeout(SOON, context.lease_lost().cancelled());
     told.await.expect("the lease is lost");
     desk.let_go(1);
     running.until(|report| report.stale == 1).await;
@@ -75,14 +75,14 @@ async fn a_handler_whose_entry_was_acknowledged_by_hand_learns_it_and_its_outcom
     let running = Running::start(consumer.build().unwrap());
     relay.send(&[message("a", When::NOW)]).await;
     let (delivery, context) = desk.next().await;
-    assert!(context.extend(PATIENCE).is_ok());
+    assert!(context.extend(SOON).is_ok());
     let mut ack = cmd("XACK");
     ack.arg(relay.key("ready:default")).arg("default");
     let acked: u32 = relay.command(ack.arg(delivery.entry.to_string())).await;
     assert_eq!(acked, 1);
-    let told = tokio::time::timeout(PATIENCE, context.lease_lost().cancelled());
+    let told = tokio::time::timeout(SOON, context.lease_lost().cancelled());
     told.await.expect("the lease is lost");
-    assert_eq!(context.extend(PATIENCE), Err(lisa_consumer::LeaseLost));
+    assert_eq!(context.extend(SOON), Err(lisa_consumer::LeaseLost));
     // The handler ignores that and ends with an ack, which has no effect: the message is still there.
     desk.let_go(1);
     running.until(|report| report.stale == 1).await;

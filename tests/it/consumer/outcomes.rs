@@ -57,7 +57,7 @@ async fn a_delivery_tells_what_was_sent_and_when_it_was_due() {
     assert_eq!((delivery.attempt, delivery.max_attempts), (1, 7));
     assert_eq!(context.attempt(), 1);
     assert!(delivery.delivered_at >= delivery.due_at);
-    assert!(delivery.lateness() < PATIENCE);
+    assert!(delivery.lateness() < SOON);
     assert!(!context.lease_lost().is_cancelled());
     desk.let_go(1);
     running.until(|report| report.acked == 1).await;

@@ -75,7 +75,7 @@ impl Site {
     }
 
     pub(super) async fn assert_drained(&self, topic: &str) {
-        eventually(PATIENCE, async || match self.stats(topic).await {
+        eventually(SOON, async || match self.stats(topic).await {
             stats if stats["counters"]["accepted"] == stats["counters"]["acked"] => Ok(()),
             stats => Err(stats.to_string()),
         })
@@ -92,7 +92,7 @@ impl Site {
 }
 
 async fn ready(api: &Api) {
-    eventually(PATIENCE, async || match api.try_get("/readyz").await {
+    eventually(SOON, async || match api.try_get("/readyz").await {
         Some(reply) if reply.status == 200 => Ok(()),
         reply => Err(format!("{reply:?}")),
     })
@@ -111,7 +111,7 @@ async fn pull(api: &Api, topic: &str, body: Value) -> Vec<Value> {
         let reply = post(api, &path, body.clone()).await.expect(200).json();
         match reply["deliveries"].as_array() {
             Some(all) if !all.is_empty() => return all.clone(),
-            _ => assert!(begun.elapsed() < PATIENCE, "nothing to pull"),
+            _ => assert!(begun.elapsed() < SOON, "nothing to pull"),
         }
     }
 }
@@ -328,7 +328,7 @@ async fn many_long_polls_share_one_reader_for_each_group() {
         let (api, topic) = (site.api(0).clone(), ["a", "b", "c"][n % 3]);
         polls.spawn(async move { pull_one(&api, topic, "60s").await });
     }
-    eventually(PATIENCE, async || waiting(site.api(0), 90).await).await;
+    eventually(SOON, async || waiting(site.api(0), 90).await).await;
     assert_eq!(clients("cmd=xreadgroup").await, 3);
     for n in 0..90 {
         site.send(["a", "b", "c"][n % 3], &[], "x").await;
@@ -343,7 +343,7 @@ async fn many_long_polls_share_one_reader_for_each_group() {
         site.assert_drained(topic).await;
     }
     // Nobody waits, so nothing is read.
-    eventually(PATIENCE, async || match clients("flags=b").await {
+    eventually(SOON, async || match clients("flags=b").await {
         0 => Ok(()),
         blocked => Err(blocked),
     })
@@ -422,7 +422,7 @@ async fn order_pause_scope_and_bounds_hold_for_pulls() {
     }
     let other = worker.clone();
     let poll = tokio::spawn(async move { post(&other, path, json!({"wait": "30s"})).await });
-    eventually(PATIENCE, async || waiting(&nobody, 1).await).await;
+    eventually(SOON, async || waiting(&nobody, 1).await).await;
     let refused = post(&worker, path, json!({})).await.expect(503);
     assert!(refused.body.contains("max_waiting"), "{refused:?}");
     site.send("t", &[], "last").await;
@@ -451,7 +451,7 @@ async fn order_pause_scope_and_bounds_hold_for_pulls() {
             Err(raw.status())
         }
     };
-    let raw = eventually(PATIENCE, raw).await;
+    let raw = eventually(SOON, raw).await;
     let header = |name: &str| raw.headers()[name].to_str().unwrap().to_owned();
     assert_eq!(
         ["lisa-header-color", "content-type", "lisa-attempt"].map(header),
@@ -507,7 +507,7 @@ async fn all_are_acknowledged(count: usize, kills: usize) {
     }
     for kill in 1..=kills {
         let enough = count * kill / (kills + 1);
-        eventually(PATIENCE * 5, async || match acked.lock().unwrap().len() {
+        eventually(SOON * 5, async || match acked.lock().unwrap().len() {
             some if some >= enough => Ok(()),
             some => Err(some),
         })
@@ -517,7 +517,7 @@ async fn all_are_acknowledged(count: usize, kills: usize) {
         apis.lock().unwrap()[0] = gateway.1.clone();
         site.gateways[0] = gateway;
     }
-    eventually(PATIENCE * 15, async || match acked.lock().unwrap().len() {
+    eventually(SOON * 15, async || match acked.lock().unwrap().len() {
         all if all == count => Ok(()),
         some => Err(some),
     })
@@ -558,7 +558,7 @@ async fn workers_that_pull_are_listed_with_their_gateway() {
         .await
         .expect(200);
     }
-    eventually(PATIENCE, async || {
+    eventually(SOON, async || {
         let workers = site.manager.get_json("/v1/workers").await;
         let consumers = workers["groups"][0]["consumers"].as_array().unwrap();
         match &consumers[..] {

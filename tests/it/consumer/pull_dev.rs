@@ -14,7 +14,7 @@ async fn a_pull_in_development_mode_creates_the_topic_that_a_later_send_uses() {
         .with(["dev", "--redis-url", &server.url(), "--listen", &listen])
         .start();
     let api = Api::new(port);
-    eventually(PATIENCE, async || match api.try_get("/readyz").await {
+    eventually(SOON, async || match api.try_get("/readyz").await {
         Some(reply) if reply.status == 200 => Ok(()),
         reply => Err(format!("{reply:?}")),
     })
@@ -39,7 +39,7 @@ async fn a_pull_in_development_mode_creates_the_topic_that_a_later_send_uses() {
         let is_there = topics.to_string().contains("\"new\"");
         is_there.then_some(()).ok_or(topics)
     };
-    eventually(PATIENCE, created).await;
+    eventually(SOON, created).await;
     api.send("new", "first", &[]).await.expect(202);
     let pulled = poll.await.unwrap().expect(200).json();
     assert_eq!(pulled["deliveries"][0]["payload"], "first", "{pulled}");

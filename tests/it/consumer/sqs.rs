@@ -79,7 +79,7 @@ async fn receive(api: &Api, queue: &str, more: Value) -> Value {
             .ok();
         match answer["Messages"].as_array() {
             Some(messages) => return messages[0].clone(),
-            None => assert!(begun.elapsed() < PATIENCE, "nothing to receive"),
+            None => assert!(begun.elapsed() < SOON, "nothing to receive"),
         }
     }
 }
@@ -464,7 +464,7 @@ async fn receives_that_do_not_wait_find_what_is_ready_even_at_the_same_time() {
         for _ in 0..8 {
             send(api, &queue, json!({"MessageBody": "x"})).await;
         }
-        eventually(PATIENCE, async || match site.stats(&queue).await {
+        eventually(SOON, async || match site.stats(&queue).await {
             stats if stats["groups"][0]["ready"] == 8 => Ok(()),
             stats => Err(stats),
         })
@@ -531,7 +531,7 @@ async fn a_purge_leaves_what_is_in_flight_and_garbage_is_requeued() {
     }
     call(api, "PurgeQueue", of("t", json!({}))).await.ok();
     let group = async || site.stats("t").await["groups"][0].clone();
-    eventually(PATIENCE, async || {
+    eventually(SOON, async || {
         let (stats, group) = (site.stats("t").await, group().await);
         let left = json!([
             stats["waiting"],
@@ -547,7 +547,7 @@ async fn a_purge_leaves_what_is_in_flight_and_garbage_is_requeued() {
     })
     .await;
     // Until it ends, the purge would take the requeued message, too, which was sent before it.
-    eventually(PATIENCE, async || {
+    eventually(SOON, async || {
         let log = site.gateways[0].0.stderr();
         let is_over = log.contains("finished for an SQS client");
         is_over.then_some(()).ok_or("the purge still runs")
@@ -571,7 +571,7 @@ async fn a_purge_leaves_what_is_in_flight_and_garbage_is_requeued() {
         .await
         .ok();
     }
-    eventually(PATIENCE, async || match site.stats("t").await {
+    eventually(SOON, async || match site.stats("t").await {
         stats if stats["stored"] == 0 => Ok(()),
         stats => Err(stats),
     })

@@ -107,7 +107,7 @@ async fn the_end_of_a_trial_does_not_end_the_time_to_complete_a_delivery() {
         never = moving(&relay) => never,
         other = seen.recv() => assert_ne!(other.expect("a suspect").id, first.id),
     }
-    eventually(PATIENCE, async || match deliveries(&relay, &first).await {
+    eventually(SOON, async || match deliveries(&relay, &first).await {
         Some(until) if until > 2 => Ok(()),
         count => Err(format!("{count:?}")),
     })
@@ -188,7 +188,7 @@ async fn a_suspect_that_waits_is_in_retry_and_holds_neither_permit_nor_entry() {
             other => Err(format!("{other:?}")),
         }
     };
-    eventually(PATIENCE, waits).await;
+    eventually(SOON, waits).await;
     let counts = relay.hash("attempts:default").await;
     assert!(
         counts.values().all(|counts| counts.starts_with("0 2 ")),
@@ -203,7 +203,7 @@ async fn a_suspect_that_waits_is_in_retry_and_holds_neither_permit_nor_entry() {
         warnings if warnings.is_empty() => Ok(()),
         warnings => Err(warnings.concat()),
     };
-    eventually(PATIENCE, quiet).await;
+    eventually(SOON, quiet).await;
     running.stop().await;
     relay.assert_drained().await;
 }
@@ -221,7 +221,7 @@ async fn the_mark_goes_at_the_end_of_the_turn_while_the_handler_runs_on() {
     let handler = delivery_fn(move |delivery: Delivery, context: Context| {
         let (tell, held) = (tell.clone(), held.clone());
         async move {
-            context.extend(PATIENCE).expect("a lease");
+            context.extend(SOON).expect("a lease");
             tell.send(delivery).expect("a test that listens");
             held.acquire().await.expect("never closed").forget();
         }
@@ -232,7 +232,7 @@ async fn the_mark_goes_at_the_end_of_the_turn_while_the_handler_runs_on() {
         Some(1) => Ok(()),
         other => Err(format!("{other:?}")),
     };
-    eventually(PATIENCE, unmarked).await;
+    eventually(SOON, unmarked).await;
     // The next one has the turn beside it.
     let second = tokio::select! {
         never = moving(&relay) => never,
@@ -311,7 +311,7 @@ async fn the_gauges_of_suspects_end_with_the_subscription() {
     let running = Running::start(consumer.build().unwrap());
     let is_exported = || metrics.encode().contains("lisa_suspects{");
     let exported = async || is_exported().then_some(()).ok_or_else(|| metrics.encode());
-    eventually(PATIENCE, exported).await;
+    eventually(SOON, exported).await;
     running.stop().await;
     assert!(!is_exported(), "{}", metrics.encode());
 }

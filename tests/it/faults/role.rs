@@ -9,14 +9,12 @@ use lisa_service::config::{Config, LoadOptions};
 use lisa_service::role::{Readiness, Runtime, StartError};
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::Health;
+use lisa_tests::SOON;
 use lisa_tests::eventually;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
-
-/// The time limit of a role's start and end: generous, since CI machines are small and busy.
-const SOON: Duration = Duration::from_secs(20);
 
 type Run = JoinHandle<Result<(), StartError>>;
 

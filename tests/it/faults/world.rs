@@ -10,7 +10,7 @@ use lisa_core::retry::RetryPolicy;
 use lisa_core::topic::{Size, TopicSettings};
 use lisa_service::role::Readiness;
 use lisa_tests::relay::{self, ms};
-use lisa_tests::{Aof, FaultProxy, Server, Stopwatch, eventually};
+use lisa_tests::{Aof, FaultProxy, SOON, Server, Stopwatch, eventually};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, FromRedisValue};
 use std::sync::Arc;
@@ -23,12 +23,6 @@ use tokio_util::task::AbortOnDropHandle;
 const RECOVERY: Duration = Duration::from_secs(5);
 /// The part of that which a slow machine makes longer.
 const WORK: Duration = Duration::from_secs(1);
-/// The time within which leases and retries left by a fault are over.
-const DRAIN: Duration = Duration::from_secs(40);
-/// The limit for everything without a promise: generous, since CI machines are small and busy.
-const SOON: Duration = Duration::from_secs(20);
-/// The time within which large messages pass a slow network.
-const CARRIED: Duration = Duration::from_secs(120);
 const SENDERS: usize = 4;
 /// Messages delivered before a fault.
 const UNDER_LOAD: usize = 100;
@@ -167,7 +161,7 @@ impl World {
             let id = format!("large-{number}");
             self.sender.send_of(id, Duration::ZERO, size).await;
         }
-        eventually(CARRIED, async || {
+        eventually(SOON, async || {
             let state = self.log.state();
             let large = state.delivered.keys().filter(|id| id.starts_with("large-"));
             match large.count() {
@@ -276,7 +270,7 @@ impl World {
         while let Some(ended) = self.senders.join_next().await {
             ended.unwrap();
         }
-        eventually(DRAIN, async || {
+        eventually(SOON, async || {
             let missing = self.log.missing();
             let stats = self.stats().await;
             let group = &stats.groups[0];

@@ -8,7 +8,7 @@ use lisa_tests::{Api, Server, eventually, free_port, relay};
 use redis::cmd;
 use serde_json::{Value, json};
 
-use super::operators::{PATIENCE, lisa_manager};
+use super::operators::lisa_manager;
 use super::{SOON, config, put_in_garbage};
 
 /// The SHA-256 of the texts "reader" and "operator".
@@ -100,7 +100,7 @@ async fn each_action_of_an_operator_is_recorded_with_its_author_and_outcome() {
         let launch = lisa_manager(&server, arguments)
             .env("LISA_NAMESPACE", "audit")
             .env("SUDO_USER", "alice");
-        let ended = launch.run(PATIENCE).await;
+        let ended = launch.run(SOON).await;
         assert_eq!(ended.code, Some(0), "{ended:?}");
         ended.stdout
     };

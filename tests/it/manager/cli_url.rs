@@ -1,6 +1,6 @@
 //! The command line over `--url`: the same results as over Redis, and clear errors.
 
-use super::operators::{PATIENCE, lisa_manager};
+use super::operators::lisa_manager;
 use super::served::Served;
 use super::{SOON, config, put_in_garbage, send};
 use lisa_core::broker::Broker;
@@ -58,7 +58,7 @@ impl Both {
     }
 
     async fn over_redis(&self, verb: &[&str]) -> Finished {
-        lisa_manager(&self.server, verb).run(PATIENCE).await
+        lisa_manager(&self.server, verb).run(SOON).await
     }
 
     /// Prepares a verb that has no access to Redis.
@@ -74,7 +74,7 @@ impl Both {
     }
 
     async fn over_url(&self, verb: &[&str]) -> Finished {
-        self.launch("operator", verb).run(PATIENCE).await
+        self.launch("operator", verb).run(SOON).await
     }
 
     /// Checks that a verb that changes nothing ends alike over both ways, as soon as nothing else changes in between.
@@ -339,7 +339,7 @@ async fn what_is_refused_over_url_names_the_cause_and_the_remedy() {
     let both = Both::start(false).await;
     let (url, operator) = (both.url.as_str(), both.token_file("operator"));
     let refused = async |launch: Launch, code: i32, parts: &[&str]| {
-        let ended = launch.run(PATIENCE).await;
+        let ended = launch.run(SOON).await;
         assert_eq!(ended.code, Some(code), "{ended:?}");
         for part in parts {
             assert!(ended.stderr.contains(part), "{part}: {ended:?}");
@@ -404,19 +404,19 @@ async fn a_manager_has_the_verbs_of_a_producer_under_any_name() {
         &server,
         &["send", "orders", "x", "--id", "m1", "--delay", "1h"],
     );
-    let sent = sent.run(PATIENCE).await;
+    let sent = sent.run(SOON).await;
     assert_eq!(sent.code, Some(0), "{sent:?}");
     assert!(sent.stdout.starts_with("m1: waiting"), "{sent:?}");
     let cancelled = lisa_manager(&server, &["cancel", "orders", "m1"])
-        .run(PATIENCE)
+        .run(SOON)
         .await;
     assert_eq!(cancelled.stdout, "m1: cancelled\n", "{cancelled:?}");
     let ended = lisa_manager(&server, &["deliver-now", "orders", "m1"])
-        .run(PATIENCE)
+        .run(SOON)
         .await;
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let nix = lisa_manager(&server, &["send", "order", "x"])
-        .run(PATIENCE)
+        .run(SOON)
         .await;
     assert!(nix.stderr.contains("did you mean \"orders\"?"), "{nix:?}");
     let directory = tempfile::tempdir().unwrap();
@@ -429,7 +429,7 @@ async fn a_manager_has_the_verbs_of_a_producer_under_any_name() {
             "Usage: lisa cancel [OPTIONS] <TOPIC>",
         ),
     ] {
-        let help = Launch::new(&link, verb.iter().copied()).run(PATIENCE).await;
+        let help = Launch::new(&link, verb.iter().copied()).run(SOON).await;
         assert!(help.stdout.contains(usage), "{help:?}");
     }
     drop(running);

@@ -1,6 +1,6 @@
 //! The doctor as a whole: beside messages of all features, on the command line, and after Redis lost its latest data.
 
-use super::operators::{PATIENCE, lisa_manager};
+use super::operators::lisa_manager;
 use super::{Running, SOON, after, config, send};
 use lisa_core::broker::{Broker, Declare, Examination, Retirement, TopicHandle, Verdict};
 use lisa_core::message::{Expiry, MessageId, PreparedMessage};
@@ -204,7 +204,7 @@ async fn the_command_line_finds_explains_and_repairs() {
         };
         send(running.broker(), &topic, later).await;
     }
-    let run = async |arguments: &[&str]| lisa_manager(&server, arguments).run(PATIENCE).await;
+    let run = async |arguments: &[&str]| lisa_manager(&server, arguments).run(SOON).await;
     let healthy = run(&["doctor"]).await;
     assert_eq!(
         (healthy.code, healthy.stdout.as_str()),

@@ -6,7 +6,7 @@ use lisa_tests::relay::{self, ms};
 use lisa_tests::{Server, eventually};
 use serde_json::{Value, json};
 
-use super::operators::{PATIENCE, lisa_manager};
+use super::operators::lisa_manager;
 use super::served::Served;
 use super::{SOON, read, send};
 
@@ -241,7 +241,7 @@ async fn the_command_line_starts_lists_and_stops_jobs() {
     let server = Server::start();
     let manager = start(&server, "cli").await;
     fill(&manager, 9, timeout_or_other).await;
-    let verb = async |arguments: &[&str]| lisa_manager(&server, arguments).run(PATIENCE).await;
+    let verb = async |arguments: &[&str]| lisa_manager(&server, arguments).run(SOON).await;
     let counted = verb(&[
         "garbage",
         "requeue",

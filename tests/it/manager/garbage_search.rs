@@ -2,11 +2,11 @@
 
 use lisa_core::broker::Verdict;
 use lisa_core::message::{Options, PreparedMessage};
-use lisa_tests::Server;
 use lisa_tests::relay::{self, ms};
+use lisa_tests::{SOON, Server};
 use serde_json::{Value, json};
 
-use super::operators::{PATIENCE, lisa_manager};
+use super::operators::lisa_manager;
 use super::read;
 use super::served::Served;
 
@@ -164,7 +164,7 @@ async fn the_failed_messages_of_a_customer_are_found_and_requeued() {
     let server = Server::start();
     let manager = start(&server).await;
     fill(&manager, 50).await;
-    let verb = async |arguments: &[&str]| lisa_manager(&server, arguments).run(PATIENCE).await;
+    let verb = async |arguments: &[&str]| lisa_manager(&server, arguments).run(SOON).await;
     let listed = verb(&[
         "garbage",
         "list",

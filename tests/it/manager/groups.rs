@@ -1,6 +1,6 @@
 //! Groups as operators and jobs handle them: fan-out, pause, drain, drop, keep, and groups of one instance.
 
-use super::operators::{PATIENCE, lisa_manager};
+use super::operators::lisa_manager;
 use super::{Running, SOON, config, send, wait_for};
 use lisa_core::broker::{Broker, GroupStats, Retirement, TopicHandle, Verdict};
 use lisa_core::message::{Options, PreparedMessage};
@@ -13,7 +13,6 @@ use lisa_tests::relay::{self, ms};
 use lisa_tests::{Api, Server, eventually, free_port};
 use redis::cmd;
 use serde_json::{Value, json};
-use std::time::Duration;
 
 /// Jobs run only when a test asks for it.
 const NEVER: (&str, &str) = ("manager.jobs.clean", "0 0 0 1 1 *");
@@ -84,7 +83,7 @@ async fn the_command_line_pauses_drains_keeps_and_drops_a_group() {
     let keys = [("topics.t.groups", "a,b"), ("topics.t.shards", "2"), NEVER];
     let running = Running::start(&config(&server, "cli", &keys)).await;
     let topic = running.topic("t").await;
-    let run = async |arguments: &[&str]| lisa_manager(&server, arguments).run(PATIENCE).await;
+    let run = async |arguments: &[&str]| lisa_manager(&server, arguments).run(SOON).await;
     let list = async || {
         let list = run(&["groups", "list", "t", "--output", "json"]).await;
         serde_json::from_str::<Value>(&list.stdout).unwrap()["groups"].clone()
@@ -192,8 +191,7 @@ async fn the_command_line_says_why_a_message_has_not_run() {
         send(broker, &topic, message).await;
     }
     wait_for(broker, &topic, State::Waiting, 0, SOON).await;
-    let run =
-        async |arguments: &[&str]| lisa_manager(&server, arguments).run(PATIENCE).await.stdout;
+    let run = async |arguments: &[&str]| lisa_manager(&server, arguments).run(SOON).await.stdout;
     let json = async |arguments: &[&str]| {
         let arguments = [arguments, &["--output", "json"]].concat();
         serde_json::from_str::<Value>(&run(&arguments).await).unwrap()
@@ -253,7 +251,7 @@ async fn groups_are_paused_drained_kept_and_dropped_over_http() {
     );
     let table = lisa_manager(&server, &["stats"])
         .env("LISA_NAMESPACE", "http")
-        .run(PATIENCE)
+        .run(SOON)
         .await;
     assert!(table.stdout.contains("b (not configured)"), "{table:?}");
     api.call(
@@ -366,13 +364,13 @@ async fn a_manager_warns_once_of_a_group_that_its_file_does_not_name() {
         let launch = lisa_manager(&server, &["run", "--listen", &listen]);
         let mut process = launch.env("LISA_TOPICS__T__GROUPS", "a,c").start();
         let api = Api::new(port);
-        eventually(PATIENCE, async || match api.try_get("/readyz").await {
+        eventually(SOON, async || match api.try_get("/readyz").await {
             Some(reply) if reply.status == 200 => Ok(()),
             other => Err(format!("{other:?}")),
         })
         .await;
         process.sigterm();
-        process.wait_exit(PATIENCE).await;
+        process.wait_exit(SOON).await;
         process.stderr()
     };
     let log = start().await;
@@ -436,7 +434,7 @@ async fn a_group_of_an_instance_that_fell_silent_vanishes_with_what_it_had() {
     send_due(&running, &topic, 250).await;
     let counts = stats_of(broker, &topic, "instance-2").await.unwrap();
     assert_eq!((counts.ready, counts.instance), (250, true));
-    eventually(Duration::from_secs(20), async || {
+    eventually(SOON, async || {
         broker.join(&topic, &alive).await.unwrap();
         running.job("clean").await;
         match stats_of(broker, &topic, "instance-2").await {
@@ -471,7 +469,7 @@ async fn a_group_of_an_instance_that_is_left_on_one_shard_vanishes_there_too() {
             .unwrap()
     };
     let gone_from = async |running: &Running, shard: u16| {
-        eventually(Duration::from_secs(20), async || {
+        eventually(SOON, async || {
             running.job("clean").await;
             match groups(shard).await {
                 names if names == "default" => Ok(()),

@@ -161,10 +161,12 @@ async fn five_idle_managers_cost_redis_little_more_than_one() {
         }
     })
     .await;
-    let five = rate().await;
-    println!("commands a second: one manager {one:.0}, five {five:.0}");
-    // Five heartbeats every 600 ms, of six commands each, are most of it.
-    assert!(five < one * 2.0 + 60.0, "one manager {one}, five {five}");
+    // Five heartbeats every 600 ms, of six commands each, are most of it. While shards change managers, it is more.
+    eventually(SOON, async || match rate().await {
+        five if five < one * 2.0 + 60.0 => Ok(()),
+        five => Err(format!("commands a second: one manager {one}, five {five}")),
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -10,10 +10,6 @@ use lisa_tests::relay::{self, ms};
 use lisa_tests::{Api, Binary, Launch, Server, eventually, free_port};
 use redis::cmd;
 use serde_json::{Value, json};
-use std::time::Duration;
-
-/// The time limit of programs: they start slowly on a busy machine.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn operators_see_and_do_everything_over_http() {
@@ -207,7 +203,7 @@ async fn operators_see_and_do_everything_over_http() {
     post("/v1/jobs/nix/run", Value::Null).await.expect(404);
     let verb = async |arguments: &[&str]| {
         let of_http = lisa_manager(&server, arguments).env("LISA_NAMESPACE", "http");
-        let ended = of_http.run(PATIENCE).await;
+        let ended = of_http.run(SOON).await;
         assert_eq!(ended.code, Some(0), "{ended:?}");
         ended.stdout
     };
@@ -317,7 +313,7 @@ async fn the_command_line_shows_and_handles_garbage() {
     for id in ["g1", "g2", "g3"] {
         put_in_garbage(running.broker(), &topic, id).await;
     }
-    let run = async |arguments: &[&str]| lisa_manager(&server, arguments).run(PATIENCE).await;
+    let run = async |arguments: &[&str]| lisa_manager(&server, arguments).run(SOON).await;
     let stats = run(&["--output", "json", "stats"]).await;
     let value: Value = serde_json::from_str(&stats.stdout).unwrap();
     assert_eq!(
@@ -391,12 +387,12 @@ async fn the_command_line_shows_and_handles_garbage() {
 async fn a_verb_says_at_once_and_once_that_nobody_listens() {
     let url = format!("redis://127.0.0.1:{}", free_port());
     let verb = Binary::Manager.with(["stats", "--timeout", "10m", "--redis-url", &url]);
-    let ended = verb.run(PATIENCE).await;
+    let ended = verb.run(SOON).await;
     assert_eq!(ended.code, Some(69), "{ended:?}");
     assert!(ended.stderr.contains("Connection refused"), "{ended:?}");
     assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
     let jobs = Binary::Manager.with(["jobs", "--manager", &url["redis://".len()..]]);
-    let ended = jobs.run(PATIENCE).await;
+    let ended = jobs.run(SOON).await;
     assert_eq!(ended.code, Some(69), "{ended:?}");
     assert!(ended.stderr.contains("no manager answers"), "{ended:?}");
 }
@@ -416,7 +412,7 @@ async fn stats_groups_and_doctor_say_that_nobody_reads_what_is_due() {
     })
     .await;
 
-    let run = async |arguments: &[&str]| lisa_manager(&server, arguments).run(PATIENCE).await;
+    let run = async |arguments: &[&str]| lisa_manager(&server, arguments).run(SOON).await;
     let stats = run(&["stats", "--output", "json"]).await;
     let value: Value = serde_json::from_str(&stats.stdout).unwrap();
     let (topic, group) = (&value["topics"][0], &value["topics"][0]["groups"][0]);
@@ -480,7 +476,7 @@ async fn verbs_say_that_no_manager_is_running_and_that_redis_may_evict() {
     let topic = broker.topic(&"orders".parse().unwrap()).await.unwrap();
     send(&broker, &topic, relay::message("m", ms(1))).await;
 
-    let run = async |arguments: &[&str]| lisa_manager(&server, arguments).run(PATIENCE).await;
+    let run = async |arguments: &[&str]| lisa_manager(&server, arguments).run(SOON).await;
     let stats = run(&["stats"]).await;
     assert_eq!(stats.code, Some(0), "{stats:?}");
     assert!(stats.stderr.contains(NO_MANAGER), "{stats:?}");
@@ -517,12 +513,12 @@ async fn a_verb_ends_with_69_and_a_bad_configuration_is_78() {
     server.stop();
     Binary::Manager.path();
     let away = lisa_manager(&server, &["stats", "--timeout", "1s"])
-        .run(PATIENCE)
+        .run(SOON)
         .await;
     assert_eq!(away.code, Some(69), "{away:?}");
     let bad =
         lisa_manager(&server, &["config", "check"]).config("[manager]\nlisten = 5\nfrob = 1\n");
-    let bad = bad.run(PATIENCE).await;
+    let bad = bad.run(SOON).await;
     assert_eq!(bad.code, Some(78));
     assert!(
         bad.stderr.contains("manager.listen") && bad.stderr.contains("manager.frob"),
@@ -532,13 +528,11 @@ async fn a_verb_ends_with_69_and_a_bad_configuration_is_78() {
     let cluster = Binary::Manager
         .with(["run", "--redis-url", &single.cluster_url()])
         .config("[manager]\nlisten = '127.0.0.1:0'\n")
-        .run(PATIENCE)
+        .run(SOON)
         .await;
     assert_eq!(cluster.code, Some(78), "{cluster:?}");
     assert!(cluster.stderr.contains("not a cluster node"), "{cluster:?}");
-    let good = lisa_manager(&server, &["config", "show"])
-        .run(PATIENCE)
-        .await;
+    let good = lisa_manager(&server, &["config", "show"]).run(SOON).await;
     assert!(
         good.code == Some(0) && good.stdout.contains("namespace = \"cli\""),
         "{good:?}"
@@ -554,13 +548,13 @@ async fn run_refuses_a_wrong_password_and_an_evicting_server() {
     let url = format!("redis://:wrong@127.0.0.1:{}", locked.port());
     let refused = lisa_manager(&locked, &run)
         .env("LISA_REDIS__URL", &url)
-        .run(PATIENCE)
+        .run(SOON)
         .await;
     assert_eq!(refused.code, Some(78), "{refused:?}");
     let evicting = Server::builder()
         .config("maxmemory-policy", "allkeys-lru")
         .start();
-    let refused = lisa_manager(&evicting, &run).run(PATIENCE).await;
+    let refused = lisa_manager(&evicting, &run).run(SOON).await;
     assert_eq!(refused.code, Some(78), "{refused:?}");
     assert!(
         refused.stderr.contains("maxmemory-policy is allkeys-lru"),
@@ -578,7 +572,7 @@ async fn run_waits_for_redis_and_ends_well_at_sigterm() {
     let mut process = launch.env("LISA_TOPICS__T__SHARDS", "1").start();
     let api = Api::new(port);
     let ready = async |wanted: u16| {
-        eventually(PATIENCE, async || match api.try_get("/readyz").await {
+        eventually(SOON, async || match api.try_get("/readyz").await {
             Some(reply) if reply.status == wanted => Ok(()),
             other => Err(format!("{other:?}")),
         })
@@ -588,10 +582,10 @@ async fn run_waits_for_redis_and_ends_well_at_sigterm() {
     server.restart();
     ready(200).await;
     process.sigterm();
-    assert_eq!(process.wait_exit(PATIENCE).await.code(), Some(0));
+    assert_eq!(process.wait_exit(SOON).await.code(), Some(0));
     server.stop();
     let mut process = lisa_manager(&server, &["run", "--listen", &listen]).start();
     ready(503).await;
     process.sigterm();
-    assert_eq!(process.wait_exit(PATIENCE).await.code(), Some(0));
+    assert_eq!(process.wait_exit(SOON).await.code(), Some(0));
 }

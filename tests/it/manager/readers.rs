@@ -1,6 +1,5 @@
 //! Routes that only read: few round trips, a deadline, and no doubtful answer.
 
-use super::operators::PATIENCE;
 use super::{SOON, read};
 use futures_util::future::join_all;
 use lisa_core::broker::Broker;
@@ -22,7 +21,7 @@ async fn manager(url: &str) -> (Process, Api) {
     let arguments = ["run", "--with-producer"];
     let process = Binary::Manager.with(arguments).config(&config).start();
     let api = Api::new(port);
-    eventually(PATIENCE, async || match api.try_get("/readyz").await {
+    eventually(SOON, async || match api.try_get("/readyz").await {
         Some(reply) if reply.status == 200 => Ok(()),
         other => Err(format!("{other:?}")),
     })
@@ -51,7 +50,7 @@ async fn a_read_of_many_topics_or_messages_takes_few_round_trips() {
         ("/v1/topics/t0/messages?state=in_flight", "messages"),
     ] {
         // A busy machine may need several tries; one round trip after the other fails each time.
-        eventually(PATIENCE, async || {
+        eventually(SOON, async || {
             let reply = api.get(path).await;
             if reply.status != 200 {
                 return Err(format!("{path}: {reply:?}"));
@@ -87,7 +86,7 @@ async fn a_read_of_a_frozen_redis_is_unavailable_and_never_indeterminate() {
         assert_eq!(reply.header("retry-after"), "1", "{path}");
     }
     server.resume();
-    eventually(PATIENCE, async || match api.get(paths[0]).await {
+    eventually(SOON, async || match api.get(paths[0]).await {
         reply if reply.status == 200 => Ok(()),
         reply => Err(format!("{reply:?}")),
     })

@@ -1,6 +1,6 @@
 //! The verbs that watch a relay: `check`, `explain` and `top`.
 
-use super::operators::{PATIENCE, lisa_manager};
+use super::operators::lisa_manager;
 use super::{Running, SOON, after, config, put_in_garbage, send, wait_for};
 use lisa_core::broker::NO_MANAGER;
 use lisa_core::state::State;
@@ -18,7 +18,7 @@ async fn check_reports_the_worst_problem_as_an_exit_code() {
     let run = async |arguments: &[&str]| {
         let check = ["check", "--late", "1h", "--oldest", "2h"];
         let arguments = [&check[..], arguments].concat();
-        lisa_manager(&server, &arguments).run(PATIENCE).await
+        lisa_manager(&server, &arguments).run(SOON).await
     };
     let good = run(&[]).await;
     let printed = (good.code, good.stdout.as_str());
@@ -54,16 +54,16 @@ async fn check_reports_the_worst_problem_as_an_exit_code() {
         )
     };
     eventually(SOON, async || {
-        let late = verb("1ms", "2h").run(PATIENCE).await;
+        let late = verb("1ms", "2h").run(SOON).await;
         let is_late = late.stdout.contains("oldest due message has waited for");
         (late.code == Some(1) && is_late)
             .then_some(())
             .ok_or(late.stdout)
     })
     .await;
-    assert_eq!(verb("1ms", "1ms").run(PATIENCE).await.code, Some(2));
+    assert_eq!(verb("1ms", "1ms").run(SOON).await.code, Some(2));
     running.broker().pause(&topic, true).await.unwrap();
-    let paused = verb("1ms", "1ms").run(PATIENCE).await;
+    let paused = verb("1ms", "1ms").run(SOON).await;
     assert_eq!(paused.code, Some(0), "a pause is intended: {paused:?}");
     let unknown = run(&["--topic", "odrers"]).await;
     assert_eq!(unknown.code, Some(3), "{unknown:?}");
@@ -92,7 +92,7 @@ async fn a_deleted_record_of_a_waiting_message_is_critical_and_in_the_metrics() 
     let deleted: u32 = running.on_key(key, cmd("HDEL").arg(key).arg("m")).await;
     assert_eq!(deleted, 1);
     assert_eq!(metric().await, line(1));
-    let checked = lisa_manager(&server, &["check"]).run(PATIENCE).await;
+    let checked = lisa_manager(&server, &["check"]).run(SOON).await;
     let printed = (checked.code, checked.stdout.as_str());
     let critical = "LISA CRITICAL: orders: 1 message without a record\n";
     assert_eq!(printed, (Some(2), critical), "{checked:?}");
@@ -101,12 +101,12 @@ async fn a_deleted_record_of_a_waiting_message_is_critical_and_in_the_metrics() 
 #[tokio::test]
 async fn check_without_a_manager_is_critical_and_without_redis_unknown() {
     let server = Server::start();
-    let lone = lisa_manager(&server, &["check"]).run(PATIENCE).await;
+    let lone = lisa_manager(&server, &["check"]).run(SOON).await;
     assert_eq!(lone.code, Some(2), "{lone:?}");
     assert_eq!(lone.stdout, format!("LISA CRITICAL: {NO_MANAGER}\n"));
     let url = format!("redis://127.0.0.1:{}", free_port());
     let check = Binary::Manager.with(["check", "--redis-url", &url]);
-    let unknown = check.run(PATIENCE).await;
+    let unknown = check.run(SOON).await;
     assert_eq!(unknown.code, Some(3), "{unknown:?}");
     assert!(unknown.stdout.starts_with("LISA UNKNOWN: "), "{unknown:?}");
 }
@@ -118,7 +118,7 @@ async fn explain_says_where_a_message_is_and_watches_it_to_its_end() {
     let topic = running.topic("orders").await;
     let id = send(running.broker(), &topic, after(Duration::from_secs(3600))).await;
     let once = lisa_manager(&server, &["explain", "orders", id.as_str()]);
-    let once = once.run(PATIENCE).await;
+    let once = once.run(SOON).await;
     let head = format!("orders/{id}: waiting");
     assert!(once.stdout.starts_with(&head), "{once:?}");
     assert!(once.stdout.contains("  due at "), "{once:?}");
@@ -126,18 +126,18 @@ async fn explain_says_where_a_message_is_and_watches_it_to_its_end() {
 
     let watch = ["explain", "orders", id.as_str(), "--watch"];
     let mut watch = lisa_manager(&server, &watch).start();
-    assert_eq!(watch.next_line(PATIENCE).await, head);
+    assert_eq!(watch.next_line(SOON).await, head);
     let cancel = Binary::Producer.with(["cancel", "orders", id.as_str()]);
     let cancel = cancel.env("LISA_REDIS__URL", &server.socket_url());
-    let cancel = cancel.env("LISA_NAMESPACE", "cli").run(PATIENCE).await;
+    let cancel = cancel.env("LISA_NAMESPACE", "cli").run(SOON).await;
     assert_eq!(cancel.code, Some(0), "{cancel:?}");
-    assert!(watch.wait_exit(PATIENCE).await.success());
-    let lines = watch.lines_to_end(PATIENCE).await;
+    assert!(watch.wait_exit(SOON).await.success());
+    let lines = watch.lines_to_end(SOON).await;
     let last = lines.last().map(String::as_str).unwrap_or_default();
     assert!(last.contains("any more: it was cancelled"), "{lines:?}");
 
     let gone = lisa_manager(&server, &["explain", "orders", "nix"]);
-    assert_eq!(gone.run(PATIENCE).await.code, Some(1));
+    assert_eq!(gone.run(SOON).await.code, Some(1));
 }
 
 #[tokio::test]
@@ -151,9 +151,7 @@ async fn top_shows_each_group_and_refreshes() {
     let topic = running.topic("orders").await;
     send(running.broker(), &topic, relay::message("m", ms(0))).await;
     wait_for(running.broker(), &topic, State::Ready, 1, SOON).await;
-    let once = lisa_manager(&server, &["top", "--once"])
-        .run(PATIENCE)
-        .await;
+    let once = lisa_manager(&server, &["top", "--once"]).run(SOON).await;
     assert_eq!(once.code, Some(0), "{once:?}");
     let lines: Vec<&str> = once.stdout.lines().collect();
     assert!(lines[0].starts_with("managers: 1   topics: 2   groups: 2"));
@@ -161,15 +159,15 @@ async fn top_shows_each_group_and_refreshes() {
     assert!(lines[2].trim_start().starts_with("orders"), "{lines:?}");
     assert!(!once.stdout.contains('\x1b'), "no terminal: {once:?}");
     let one = ["top", "--once", "--topic", "hooks"];
-    let one = lisa_manager(&server, &one).run(PATIENCE).await;
+    let one = lisa_manager(&server, &one).run(SOON).await;
     assert!(!one.stdout.contains("billing"), "{one:?}");
 
     let mut top = lisa_manager(&server, &["top", "--interval", "250ms"]).start();
     let mut pictures = 0;
     while pictures < 2 {
-        let line = top.next_line(PATIENCE).await;
+        let line = top.next_line(SOON).await;
         pictures += u32::from(line.starts_with("managers: "));
     }
     let often = lisa_manager(&server, &["top", "--interval", "1ms"]);
-    assert_eq!(often.run(PATIENCE).await.code, Some(2));
+    assert_eq!(often.run(SOON).await.code, Some(2));
 }

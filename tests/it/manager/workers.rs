@@ -13,7 +13,7 @@ use redis::cmd;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot};
 
-use super::operators::{PATIENCE, lisa_manager};
+use super::operators::lisa_manager;
 use super::{SOON, config, send};
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn processes_are_listed_with_what_they_do_until_they_end() {
     );
     assert_eq!(shown["groups"][1]["consumers"], json!([]));
     let list = lisa_manager(&server, &["workers"]).env("LISA_NAMESPACE", "workers");
-    let table = list.run(PATIENCE).await.stdout;
+    let table = list.run(SOON).await.stdout;
     let row = table.lines().find(|line| line.contains(&name));
     let row: Vec<&str> = row.expect("a row").split_whitespace().collect();
     assert_eq!(row[3..6], [&*name, "1", "7"], "{table}");
@@ -89,7 +89,7 @@ async fn processes_are_listed_with_what_they_do_until_they_end() {
     let printed = async |output: &str| {
         let list = lisa_manager(&server, &["workers", "--output", output]);
         let list = list.env("LISA_NAMESPACE", "workers");
-        list.run(PATIENCE).await.stdout
+        list.run(SOON).await.stdout
     };
     let csv = printed("csv").await;
     assert!(csv.contains("\nconsumer,orders,search,,"), "{csv}");

@@ -3,7 +3,7 @@
 
 use super::deployment::{GROUP, STDOUT, TOPIC};
 use super::workers::Workers;
-use super::{Deployment, SOON, alone, by_id, lines};
+use super::{Deployment, SOON, by_id, lines};
 use lisa_consumer::Outcome;
 use lisa_core::broker::TopicStats;
 use lisa_tests::{Stopwatch, eventually};
@@ -35,7 +35,6 @@ fn of_instances(stats: &TopicStats) -> BTreeMap<String, u64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_process_gets_each_message_once_and_one_that_falls_silent_leaves_nothing_behind() {
-    let _alone = alone().await;
     let here = Deployment::start(&format!("instance_ttl = \"{}s\"", TTL.as_secs()))
         .await
         .reader("{instance}")

@@ -2,7 +2,7 @@
 
 use super::deployment::TOPIC;
 use super::targets::send;
-use super::{Deployment, SOON, alone};
+use super::{Deployment, SOON};
 use lisa_tests::webhook::Recorded;
 use lisa_tests::{Answer, Binary, Site, Topology, Webhook, eventually};
 use std::collections::BTreeSet;
@@ -25,7 +25,6 @@ async fn each_success_has_one_callback_however_often_its_consumer_is_killed() {
     if Site::lacks(|topology| topology != Topology::Users, reason) {
         return;
     }
-    let _alone = alone().await;
     let here = Deployment::start("lease = \"1s\"").await;
     let here = here.with(&format!("[topics.{DONE}]"));
     let relay = here.combined().await;

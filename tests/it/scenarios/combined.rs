@@ -1,11 +1,8 @@
 //! Producer and manager in one process, from a TOML and from a YAML file.
 
-use super::separate::relay;
-use super::{Deployment, Role, SOON, alone};
+use super::separate::{P99, relay};
+use super::{Deployment, Role, SOON};
 use lisa_tests::{Api, Binary, eventually, free_port};
-
-/// In ms: a stall exceeds it, a busy machine does not.
-const P99: i64 = 1_000;
 
 const TOML: &str = r#"
 namespace = "lisa"
@@ -53,7 +50,6 @@ topics:
 "#;
 
 async fn passes(file: &str, text: &str) {
-    let _alone = alone().await;
     let here = Deployment::start("").await;
     let (port, other) = (free_port(), free_port());
     let access = here.site.access();

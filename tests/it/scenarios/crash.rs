@@ -1,7 +1,7 @@
 //! Processes killed without a warning.
 
 use super::deployment::{GROUP, STDOUT, TOPIC};
-use super::{Deployment, SOON, alone, by_id, lines};
+use super::{Deployment, SOON, by_id, lines};
 use lisa_tests::{Answer, Stopwatch, Webhook, eventually};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -15,7 +15,6 @@ const ON_TOP: Duration = Duration::from_secs(2);
 
 #[tokio::test]
 async fn what_a_killed_consumer_held_comes_again_although_a_manager_died_with_it() {
-    let _alone = alone().await;
     let here = Deployment::start("lease = \"2s\"").await;
     let mut doomed_manager = here.manager().await;
     let _manager = here.manager().await;

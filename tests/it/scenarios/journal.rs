@@ -3,14 +3,10 @@
 //! A payload names its message: the key, a space, and a number.
 
 use lisa_producer::{NewMessage, Producer, SendOutcome};
-use lisa_tests::eventually;
+use lisa_tests::{SOON, eventually};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 use tokio::time::Instant;
-
-/// The time limit for ten thousand messages, a killed process and its lease, on a small and busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One run of a handler.
 struct Run {
@@ -85,7 +81,7 @@ impl Journal {
     /// Waits until this many messages have an acknowledged run.
     #[track_caller]
     pub(super) fn acks(&self, wanted: usize) -> impl Future<Output = ()> {
-        eventually(PATIENCE, async move || match self.acked() {
+        eventually(SOON, async move || match self.acked() {
             count if count == wanted => Ok(()),
             count => Err(format!("{count} of {wanted} acknowledged")),
         })

@@ -4,7 +4,7 @@
 use super::deployment::{GROUP, TOPIC};
 use super::journal::{Journal, message, send_all};
 use super::workers::Workers;
-use super::{Deployment, SOON, alone};
+use super::{Deployment, SOON};
 use lisa_consumer::{Delivery, Outcome};
 use lisa_producer::{CancelOutcome, Producer, RescheduleOutcome};
 use lisa_tests::relay::ms;
@@ -82,7 +82,6 @@ const LATER: fn() -> Order = || Order::End(Outcome::defer(Duration::from_secs(36
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_that_hangs_until_its_time_out_holds_up_its_own_key_alone() {
     const OTHERS: usize = 100;
-    let _alone = alone().await;
     let retry = "retry = { kind = \"fixed\", delay = \"10ms\", jitter = 0.0 }";
     let here = Deployment::start(&format!("handler_timeout = \"5s\"\n{retry}")).await;
     let _manager = here.manager().await;
@@ -214,7 +213,6 @@ async fn the_order_of_a_key_survives_a_crash_of_redis() {
     if Site::lacks(Topology::is_one_server, "kills the only server") {
         return;
     }
-    let _alone = alone().await;
     let mut here = Deployment::durable("lease = \"2s\"").await;
     let _manager = here.manager().await;
     let producer = Producer::new(here.broker().await);

@@ -2,7 +2,7 @@
 //! another topic of the same process.
 
 use super::deployment::TOPIC;
-use super::{Deployment, SOON, alone, lines};
+use super::{Deployment, SOON, lines};
 use lisa_tests::eventually;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -25,7 +25,6 @@ async fn begin(file: &Path, count: usize) {
 
 #[tokio::test]
 async fn what_a_killed_process_held_runs_side_by_side_and_holds_up_no_other_topic() {
-    let _alone = alone().await;
     let here = Deployment::start("lease = \"1s\"").await;
     let here = here.with(&format!("[topics.{FAST}]\ngroups = [\"fast\"]"));
     let relay = here.combined().await;

@@ -1,7 +1,7 @@
 //! The limits of a topic on stored messages and rate, and the pause.
 
 use super::deployment::{GROUP, STDOUT, TOPIC};
-use super::{Deployment, Role, SOON, alone, by_id, lines};
+use super::{Deployment, Role, SOON, by_id, lines};
 use lisa_tests::{Api, Binary, Site, Stopwatch, Topology, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -210,7 +210,6 @@ async fn three_managers_keep_one_rate_together() {
     const BURST: usize = 5;
     /// The time for which the rate is watched, in ms.
     const SPAN: u64 = 3_000;
-    let _alone = alone().await;
     let here = Deployment::start(&format!("rate = \"{RATE}/s\"\nburst = {BURST}")).await;
     let relay = here.combined().await;
     let _others = tokio::join!(here.manager(), here.manager());

@@ -2,7 +2,7 @@
 
 use super::deployment::{STDOUT, TOPIC};
 use super::verbs::is;
-use super::{Deployment, Role, SOON, alone, lines, millis};
+use super::{Deployment, Role, SOON, lines, millis};
 use lisa_tests::{Api, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -285,7 +285,6 @@ struct Standing {
 async fn a_debounced_message_comes_once_it_is_quiet_and_no_later_than_max_wait_after_the_first() {
     const QUIET: i64 = 400;
     const MAX_WAIT: i64 = 1_000;
-    let _alone = alone().await;
     let here = Deployment::start(&format!("merge = \"last\"\nmax_wait = \"{MAX_WAIT}ms\"")).await;
     let Role {
         process: _relay,

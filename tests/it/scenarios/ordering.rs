@@ -4,7 +4,7 @@
 use super::deployment::{GROUP, TOPIC};
 use super::journal::{Journal, message, send_all};
 use super::workers::Workers;
-use super::{Deployment, SOON, alone};
+use super::{Deployment, SOON};
 use lisa_consumer::{Delivery, Outcome};
 use lisa_core::time::{UnixMs, When};
 use lisa_producer::Producer;
@@ -40,7 +40,6 @@ async fn stumble(journal: Journal, delivery: Delivery) -> Outcome {
 /// Sends all messages, kills a consumer and restarts the manager while they are handled, and checks the order of each
 /// key.
 async fn storm(shards: u16, due: impl Fn(UnixMs) -> When) {
-    let _alone = alone().await;
     let topic = format!(
         "shards = {shards}\nlease = \"2s\"\nmax_attempts = 1000\nretry = {{ kind = \"fixed\", delay = \"10ms\" }}"
     );

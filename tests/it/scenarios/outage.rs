@@ -1,7 +1,7 @@
 //! Redis killed under load.
 
 use super::deployment::{STDOUT, TOPIC};
-use super::{Deployment, Line, Role, SOON, alone};
+use super::{Deployment, Line, Role, SOON};
 use lisa_tests::{Api, Site, Stopwatch, Topology, eventually};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -65,7 +65,6 @@ async fn redis_killed_twice_under_load_loses_nothing_and_every_role_comes_back_b
     if Site::lacks(Topology::is_one_server, "kills the only server") {
         return;
     }
-    let _alone = alone().await;
     let mut here = Deployment::durable("lease = \"2s\"").await;
     let (manager, producer) = (here.manager().await, here.producer().await);
     let mut consumer = here.consumer(STDOUT).await;
@@ -148,7 +147,6 @@ async fn a_running_handler_keeps_its_message_although_redis_was_away_for_longer_
     if Site::lacks(Topology::is_one_server, "kills the only server") {
         return;
     }
-    let _alone = alone().await;
     let mut here = Deployment::durable("lease = \"1s\"").await;
     let relay = here.combined().await;
     let dir = tempfile::tempdir().unwrap();

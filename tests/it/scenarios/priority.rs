@@ -1,7 +1,6 @@
 //! A hundred thousand overdue messages of random priorities, without roles: the test measures the order and the cost in
 //! Redis.
 
-use super::alone;
 use lisa_core::broker::{Moved, Settlement, Verdict};
 use lisa_core::message::{Options, PreparedMessage};
 use lisa_tests::relay::{connection, ms, settings, settlement};
@@ -157,7 +156,6 @@ async fn serve(count: usize, paused: Paused) -> Served {
 
 #[tokio::test]
 async fn a_hundred_thousand_overdue_messages_are_served_by_priority_at_the_price_of_ten_thousand() {
-    let _alone = alone().await;
     let few = serve(10_000, Paused::Topic).await;
     let many = serve(100_000, Paused::Topic).await;
     for served in [&few, &many] {

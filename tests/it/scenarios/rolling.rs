@@ -1,7 +1,7 @@
 //! A new version is rolled out: while messages flow each process is replaced by another one.
 
 use super::deployment::{STDOUT, TOPIC};
-use super::{Deployment, Line, SOON, alone, by_id};
+use super::{Deployment, Line, SOON, by_id};
 use lisa_tests::Api;
 use lisa_tests::relay::ms;
 use reqwest::Method;
@@ -44,7 +44,6 @@ async fn keep_sending(producers: Producers, stop: CancellationToken, sender: usi
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_process_is_replaced_while_messages_flow_and_each_message_comes_once() {
-    let _alone = alone().await;
     let here = Deployment::start("").await;
     let mut managers = [here.manager().await, here.manager().await];
     let mut producers = [here.producer().await, here.producer().await];

@@ -3,7 +3,7 @@
 use super::deployment::{GROUP, TOPIC};
 use super::journal::send_all;
 use super::workers::Workers;
-use super::{Deployment, SOON, alone};
+use super::{Deployment, SOON};
 use lisa_consumer::{Delivery, Outcome};
 use lisa_core::retry::RetryPolicy;
 use lisa_producer::{CancelOutcome, MessageRef, NewMessage, Producer, SendError, SendOutcome};
@@ -45,7 +45,6 @@ fn assert_even(sizes: &[usize], hundredths: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_thousand_messages_are_spread_over_sixteen_shards_within_a_tenth_of_the_mean() {
-    let _alone = alone().await;
     let here = Deployment::start(&format!("shards = {SHARDS}")).await;
     let _manager = here.manager().await;
     let broker = here.broker().await;

@@ -1,7 +1,7 @@
 //! Consumers that are asked to stop, and handlers that do not end.
 
 use super::deployment::{STDOUT, TOPIC};
-use super::{Deployment, SOON, alone, by_id, lines};
+use super::{Deployment, SOON, by_id, lines};
 use lisa_tests::{Binary, Stopwatch, eventually};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -27,7 +27,6 @@ async fn send(api: &lisa_tests::Api, payloads: &[&str]) -> HashMap<String, Strin
 
 #[tokio::test]
 async fn a_consumer_told_to_stop_finishes_what_ends_in_time_and_hands_back_the_rest_uncharged() {
-    let _alone = alone().await;
     let here = Deployment::start("")
         .await
         .with("[shutdown]\ngrace = \"9s\"");

@@ -1,7 +1,7 @@
 //! Targets that fail, refuse, and ask for call_timeout.
 
 use super::deployment::TOPIC;
-use super::{Deployment, Role, SOON, alone};
+use super::{Deployment, Role, SOON};
 use lisa_tests::webhook::Recorded;
 use lisa_tests::{Answer, Binary, Stopwatch, Webhook, eventually};
 use serde_json::Value;
@@ -73,7 +73,6 @@ async fn garbage(here: &Deployment) -> Vec<Value> {
 
 #[tokio::test]
 async fn a_failing_webhook_is_tried_again_by_the_policy_and_every_attempt_is_signed() {
-    let _alone = alone().await;
     let failing = vec![Answer::status(500), Answer::status(500)];
     let (here, hook, relay, _consumer) = relay(failing).await;
     let options = [("Lisa-Id", "order-7"), ("Content-Type", "application/json")];
@@ -173,7 +172,6 @@ async fn a_rejected_message_gets_no_second_attempt() {
 
 #[tokio::test]
 async fn a_webhook_under_load_is_left_alone_for_as_long_as_it_asks() {
-    let _alone = alone().await;
     let (here, hook, relay, _consumer) =
         relay(vec![Answer::status(429).header("Retry-After", "1")]).await;
     let watch = Stopwatch::start();
@@ -186,7 +184,6 @@ async fn a_webhook_under_load_is_left_alone_for_as_long_as_it_asks() {
 
 #[tokio::test]
 async fn to_be_asked_again_later_is_an_attempt_or_none_as_the_sink_says() {
-    let _alone = alone().await;
     for (word, attempt, retried, deferred) in [("retry", "2", 1, 0), ("defer", "1", 0, 1)] {
         let later = vec![Answer::status(503).header("Retry-After", "1")];
         let keys = format!(", retry_after = \"{word}\"");
@@ -206,7 +203,6 @@ async fn to_be_asked_again_later_is_an_attempt_or_none_as_the_sink_says() {
 
 #[tokio::test]
 async fn a_message_has_its_own_retry_policy_and_its_own_number_of_attempts() {
-    let _alone = alone().await;
     // The topic would retry it once more, after an hour.
     let topic = r#"max_attempts = 2
         retry = { base = "1h", max = "1h", jitter = 0.0 }"#;

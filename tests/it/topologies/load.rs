@@ -24,8 +24,6 @@ pub(super) const TOPIC: &str = "t";
 const RECOVERY: Duration = Duration::from_secs(5);
 /// The part of that which a slow machine makes longer.
 const WORK: Duration = Duration::from_secs(1);
-/// The time within which leases, retries and unsure sends left by a fault are over.
-const DRAIN: Duration = Duration::from_secs(60);
 /// Sending tasks, each with its own key.
 const SENDERS: usize = 12;
 /// The pause between two messages of a sender.
@@ -220,7 +218,7 @@ impl Load {
         while let Some(ended) = self.senders.join_next().await {
             ended.unwrap();
         }
-        eventually(DRAIN, async || {
+        eventually(SOON, async || {
             let topic = self.manager.topic(TOPIC).await;
             let stats = self.manager.broker.stats(&topic).await;
             let stats = stats.map_err(|error| error.to_string())?;

@@ -8,13 +8,12 @@ use lisa_core::state::Settled;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::Shard;
 use lisa_tests::relay::{START, id, message, ms, retry, settings};
-use lisa_tests::{Aof, Cluster, Relay};
+use lisa_tests::{Aof, Cluster, Relay, SOON};
 use redis::cmd;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 const SHARD: Shard = Shard::new(0);
-const SOON: Duration = Duration::from_secs(20);
 
 /// Relays of several namespaces, whose shards are all in one slot.
 struct Slot {

@@ -12,10 +12,6 @@ const BEFORE: u16 = 3;
 const AFTER: u16 = 8;
 /// The schedule of the check of ended ids, so that the old shards soon no longer need to remember any.
 const EACH_SECOND: &str = "* * * * * *";
-/// The time from the last migrated message to the end: ended ids are forgotten, and managers see it.
-const ENDS: Duration = Duration::from_secs(40);
-/// Keys of old shards stay for 15 s, counted from the start by a manager that takes over.
-const VACATED: Duration = Duration::from_secs(60);
 
 /// A manager as an operator runs it.
 struct Manager {
@@ -122,7 +118,7 @@ async fn a_topic_gets_more_shards_under_load_and_a_manager_dies_meanwhile() {
     );
     assert!(left > 0, "it had migrated all already");
 
-    eventually(ENDS, async || {
+    eventually(SOON, async || {
         let topic = load.topic().await;
         match topic.is_resharding() {
             false => Ok(()),
@@ -138,7 +134,7 @@ async fn a_topic_gets_more_shards_under_load_and_a_manager_dies_meanwhile() {
     if !is_long() {
         load.leave().await;
     }
-    eventually(VACATED, async || match &old_keys(&here).await[..] {
+    eventually(SOON, async || match &old_keys(&here).await[..] {
         [key] if *key == format!("lisa:v1:{{{TOPIC}:0}}:conf") => Ok(()),
         keys => Err(format!("{keys:?}")),
     })

@@ -11,7 +11,7 @@ impl Site {
     }
 
     pub(super) async fn shows(&self, path: &str, cookie: &str, texts: &[&str]) {
-        eventually(Duration::from_secs(20), async || {
+        eventually(SOON, async || {
             let (_, page) = self.get(path, cookie).await;
             match texts.iter().all(|text| page.contains(text)) {
                 true => Ok(()),

@@ -11,7 +11,7 @@ async fn send_of_key(site: &Site, ids: &[&str]) {
 }
 
 async fn shows(site: &Site, path: &str, texts: &[&str]) {
-    eventually(Duration::from_secs(20), async || {
+    eventually(SOON, async || {
         let (status, page) = site.get(path, "").await;
         match status == 200 && texts.iter().all(|text| page.contains(text)) {
             true => Ok(()),

@@ -10,15 +10,13 @@ use lisa_producer::Producer;
 use lisa_service::config::{Config, LoadOptions};
 use lisa_tests::relay::ms;
 use lisa_tests::snapshot::Content;
-use lisa_tests::{Api, Binary, RequestProxy, Server, Snapshot, eventually, free_port};
+use lisa_tests::{Api, Binary, RequestProxy, SOON, Server, Snapshot, eventually, free_port};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
 pub(super) const TOPIC: &str = "orders";
-/// The time limit for leases, retries and processes on a small and busy machine.
-pub(super) const PATIENCE: Duration = Duration::from_secs(40);
 const SHARD: Shard = Shard::new(0);
 
 /// The messages handled, each with its time in ms since the epoch.
@@ -142,7 +140,7 @@ impl<'s> Cell<'s> {
     /// Runs a verb of an operator.
     pub(super) async fn verb(&self, arguments: &[&str]) {
         let mut role = self.launch(Binary::Manager, arguments, self.server.port());
-        let status = role.process.wait_exit(PATIENCE).await;
+        let status = role.process.wait_exit(SOON).await;
         assert_eq!(
             status.code(),
             Some(0),
@@ -157,7 +155,7 @@ impl<'s> Cell<'s> {
     /// # Panics
     /// Panics if it never makes the call.
     pub(super) async fn kill(&self, victim: &mut Role) {
-        if self.proxy.held(PATIENCE).await.is_none() {
+        if self.proxy.held(SOON).await.is_none() {
             let (what, seen) = (&self.what, self.calls.seen());
             panic!("{what}: never called; {seen}\n{}", victim.process.stderr());
         }
@@ -241,12 +239,12 @@ impl<'s> Cell<'s> {
     /// Waits until the topic is there.
     pub(super) async fn declared(&self, broker: &Broker) {
         let topic = TOPIC.parse().unwrap();
-        eventually(PATIENCE, async || broker.topic(&topic).await.map(drop)).await;
+        eventually(SOON, async || broker.topic(&topic).await.map(drop)).await;
     }
 
     /// Waits until this many processes have their own group.
     pub(super) async fn joined(&self, broker: &Broker, count: usize) {
-        eventually(PATIENCE, async || {
+        eventually(SOON, async || {
             let topic = self.handle(broker).await;
             let stats = broker.stats(&topic).await.unwrap();
             let of_processes = stats.groups.iter().filter(|group| group.instance);
@@ -262,7 +260,7 @@ impl<'s> Cell<'s> {
     /// Waits until this many messages can be read.
     pub(super) async fn ready(&self, broker: &Broker, count: usize) {
         let topic = self.handle(broker).await;
-        eventually(PATIENCE, async || {
+        eventually(SOON, async || {
             let stats = broker.stats(&topic).await.unwrap();
             if stats.groups[0].ready == count as u64 {
                 Ok(())
@@ -277,7 +275,7 @@ impl<'s> Cell<'s> {
     pub(super) async fn take(&self, broker: &Broker, count: usize) -> Vec<Read> {
         let topic = self.handle(broker).await;
         let server = broker.connection().any();
-        let mut reader = eventually(PATIENCE, async || server.reader().await).await;
+        let mut reader = eventually(SOON, async || server.reader().await).await;
         let mut taken = Vec::new();
         let group = &topic.groups()[0];
         while taken.len() < count {
@@ -293,7 +291,7 @@ impl<'s> Cell<'s> {
         let what = &self.what;
         let topic = self.handle(broker).await;
         let expected = self.expected.lock().unwrap().clone();
-        let stats = eventually(PATIENCE, async || {
+        let stats = eventually(SOON, async || {
             let stats = broker.stats(&topic).await.unwrap();
             let on_the_way = |g: &lisa_core::broker::GroupStats| {
                 g.backlog + g.parked + g.ready + g.in_flight + g.retry
@@ -356,7 +354,7 @@ impl<'s> Cell<'s> {
                 .await;
         }
         // Tombstones go a second after their message did.
-        eventually(PATIENCE, async || self.leftovers().await).await;
+        eventually(SOON, async || self.leftovers().await).await;
     }
 
     /// Checks that only settings, counters, the registry, and streams without entries are left.

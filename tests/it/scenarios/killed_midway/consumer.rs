@@ -1,13 +1,13 @@
 //! A consumer killed between a read and the end of its shutdown.
 
 use super::calls::Side::{self, Behind};
-use super::cell::{Cell, PATIENCE, TOPIC, now_ms};
+use super::cell::{Cell, TOPIC, now_ms};
 use super::{CONCURRENCY, COUNT, Scene};
 use crate::faults::role;
 use Scene::{Defer, Fail, Join, Leave, Long, Order, Reject, Suspects};
 use lisa_producer::Producer;
 use lisa_tests::relay::ms;
-use lisa_tests::{Answer, Binary, Webhook, eventually};
+use lisa_tests::{Answer, Binary, SOON, Webhook, eventually};
 
 /// Starts a webhook target that records what it received and accepted.
 async fn target(cell: &Cell<'_>, scene: Scene) -> Webhook {
@@ -67,7 +67,7 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
         cell.send(&producer, count, keyed).await;
     }
     if scene == Leave {
-        eventually(PATIENCE, async || match hook.count() {
+        eventually(SOON, async || match hook.count() {
             CONCURRENCY => Ok(()),
             other => Err(format!("{}: {other} requests", cell.what)),
         })
