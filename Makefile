@@ -1,7 +1,7 @@
 # The commands of this project, for a fresh Debian machine with only Rust and for macOS. `make help` lists them.
 
 CARGO ?= cargo
-# These run the programs that `programs` has built.
+# The tests of these targets run the programs that `programs` builds.
 test brokers hostile schema clients browser observability conformance: export LISA_TEST_BIN_DIR ?= $(CURDIR)/target/debug
 
 .PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients sqs-moto observability browser programs redis
@@ -12,7 +12,7 @@ help: ## List the commands
 dev: redis ## Run all roles on a private Redis and follow one message
 	$(CARGO) run -p lisa-manager -- dev --demo
 
-test: redis programs ## Run all tests on a private Redis; those of message brokers are skipped
+test: redis programs ## Run the tests on private Redis servers; skip those that need RabbitMQ or NATS
 	CARGO="$(CARGO)" bash tests/suite.sh
 	$(CARGO) test --workspace --doc --quiet
 
@@ -27,7 +27,7 @@ lint: ## Check format, words, clippy and docs; fail on any warning
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
-features: ## Lint each package alone with the sets of features that users ask for: ARGS="--quick"
+features: ## Lint the package of each role alone with the sets of features that users choose: ARGS="--quick"
 	CARGO="$(CARGO)" bash tests/features.sh $(ARGS)
 
 docs: ## Build the book in target/book and the API reference

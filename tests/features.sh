@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Lints each package alone, with the sets of features that users ask for: `features.sh [--quick]`, where quick takes the most
-# frequent ones. Cargo unites the features of all packages of a build, so a package that lacks a feature or a dependency compiles
-# in the workspace and fails for its users.
+# Lints the package of each role alone, with the sets of features that users choose: `features.sh [--quick]`. With --quick, only
+# the most common sets. Cargo unifies the features of all packages in a build, so a package that lacks a feature or a dependency
+# compiles in the workspace and fails for its users.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 
-# A package, and a set of its features on each line. The workspace itself has all of them but `kafka-tls`.
+# A package and a set of its features on each line. A build of the workspace enables all of these but `kafka-tls`.
 sets='
 lisa-producer
 lisa-producer http
@@ -28,6 +28,7 @@ lisa-consumer sink-command
 lisa-consumer sink-amqp
 lisa-consumer sink-nats
 lisa-consumer sink-kafka
+lisa-consumer kafka-tls
 lisa-manager test-util
 lisa-manager kafka-tls
 '
@@ -43,6 +44,6 @@ while read -r package features; do
 done <<<"$sets"
 
 if ((${#failed[@]} > 0)); then
-  printf 'fails alone: %s\n' "${failed[@]}" >&2
+  printf 'clippy fails on this package alone: %s\n' "${failed[@]}" >&2
   exit 1
 fi

@@ -6,7 +6,7 @@ if [ -n "${LISA_REDIS_SERVER:-}" ] || command -v redis-server valkey-server >/de
   exit 0
 fi
 as_root() {
-  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
+  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi
 }
 echo "no redis-server found: installing it" >&2
 if command -v apt-get >/dev/null; then

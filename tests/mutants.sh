@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Plants one bug after the other in a copy of the scripts, which a separate build reads at run time. The model test must
-# fail each time; or, for a bug that shows only when two calls interleave, a test of that script.
-# Not part of `make test`: it takes long. LISA_MODEL_STEPS bounds the search (20000), LISA_MODEL_SEED seeds it (1);
-# LISA_MUTANTS_SECONDS bounds each run of tests (600);
-# an argument selects bugs by a part of their names. LISA_MUTANTS_TARGET may name a cargo target folder to build in.
+# Plants bugs, one at a time for each core, in copies of the scripts, which a separate build reads at run time. The model test
+# must fail each time; or, for a bug that shows only when two calls interleave, a test of that script.
+# Not part of `make test` because it takes long. LISA_MODEL_STEPS bounds the search (20000), LISA_MODEL_SEED seeds it (1);
+# LISA_MUTANTS_SECONDS bounds each run of tests (600). An argument selects bugs by a part of their names. LISA_MUTANTS_TARGET
+# may name a cargo target folder to build in.
 #   tests/mutants.sh --check  finds each bug's text in its script, exactly once, and ends: takes no time, builds nothing
 #   tests/mutants.sh --list   prints the list
 set -euo pipefail
@@ -296,20 +296,22 @@ case ${1:-} in
 esac
 check
 
-lua=$(mktemp -d)
-trap 'rm -rf "$lua"' EXIT
-cp shared/core/src/scripts/*/*.lua "$lua"
-export LISA_MUTANTS_LUA=$lua RUST_BACKTRACE=0 LISA_MODEL_SHRINK=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export RUST_BACKTRACE=0 LISA_MODEL_SHRINK=0
 export LISA_MODEL_STEPS=${LISA_MODEL_STEPS:-20000} LISA_MODEL_SEED=${LISA_MODEL_SEED:-1}
-log=$lua/tests.log
 
 # One build, which reads the scripts at run time.
 it=$(RUSTFLAGS="--cfg lisa_mutants" CARGO_TARGET_DIR=${LISA_MUTANTS_TARGET:-target/mutants} \
     cargo test -p lisa-tests --test it --no-run --message-format=json |
     sed -n 's/.*"executable":"\([^"]*\/it-[^"]*\)".*/\1/p' | tail -n 1)
 
-# Tests of the duration of calls find no bugs, and fail on a busy machine. A bug may make a run endless.
-tests() { timeout "${LISA_MUTANTS_SECONDS:-600}" "$it" "$1" --skip longest --skip topologies::reshard:: --nocapture >"$log" 2>&1; }
+# Runs tests on the scripts in the folder of this job. Skips tests of the duration of calls, which find no bugs and fail on a
+# busy machine. A bug may make a run endless, so each run has a time limit.
+tests() {
+    LISA_MUTANTS_LUA=$lua timeout "${LISA_MUTANTS_SECONDS:-600}" \
+        "$it" "$1" --skip longest --skip topologies::reshard:: --nocapture >"$log" 2>&1
+}
 
 plant() { # file, text, replacement
     FROM=$2 TO=$3 perl -0pi -e '
@@ -334,36 +336,22 @@ suite_of() {
     esac
 }
 
-parts="model:: scripts:: reshard:: topologies::migrating::"
-only=$(suite_of "${1:-}")
-parts=${only:-$parts}
-for part in $parts; do
-    if ! tests $part; then
-        tail -n 40 "$log"
-        echo "$part fails without any bug" >&2
-        exit 1
-    fi
-done
-caught=0 missed=0
-while IFS='|' read -r name file from to; do
-    [[ $# -eq 0 || $name == *"$1"* ]] || continue
-    script=$lua/$file
+# Plants a bug and prints which tests find it. Returns 1 if no test finds it, and 2 if the tests did not run.
+try() { # name, file, text, replacement
+    local name=$1 script=$lua/$2 suite by steps missed=0
     cp "$script" "$lua/kept"
-    plant "$script" "$from" "$to"
-    caught=$((caught + 1))
+    plant "$script" "$3" "$4"
     suite=$(suite_of "$name")
     if [[ -n $suite ]]; then
         if tests "$suite"; then
-            caught=$((caught - 1)) missed=$((missed + 1))
-            printf '%-32s MISSED\n' "$name"
+            missed=1
         else
             by=$(sed -n "s/^    $suite\(.*\)$/\1/p" "$log" | sort -u | paste -sd, - | sed 's/,/, /g')
             printf '%-32s caught by %s\n' "$name" "${by:-a test that does not end}"
         fi
     elif tests model::; then
         if tests scripts::; then
-            caught=$((caught - 1)) missed=$((missed + 1))
-            printf '%-32s MISSED\n' "$name"
+            missed=1
         else
             by=$(sed -n 's/^    \(scripts::.*\)$/\1/p' "$log" | sort -u | head -n 1)
             printf '%-32s caught by %s alone\n' "$name" "$by"
@@ -374,9 +362,45 @@ while IFS='|' read -r name file from to; do
     else
         tail -n 20 "$log"
         echo "$name: the test did not run" >&2
+        missed=2
+    fi
+    if ((missed == 1)); then printf '%-32s MISSED\n' "$name"; fi
+    cp "$lua/kept" "$script"
+    return "$missed"
+}
+
+# Tries this job's share of the bugs in its own copy of the scripts. Writes the result of each to a file.
+job() { # its number, the number of jobs, a part of the bugs' names
+    local at=0 name file from to code
+    lua=$work/$1 log=$work/$1.log
+    mkdir "$lua"
+    cp shared/core/src/scripts/*/*.lua "$lua"
+    while IFS='|' read -r name file from to; do
+        [[ $name == *"$3"* ]] || continue
+        ((at++ % $2 == $1)) || continue
+        code=0
+        try "$name" "$file" "$from" "$to" || code=$?
+        echo "$code" >>"$work/$1.results"
+    done < <(mutants)
+}
+
+only=${1:-}
+parts=$(suite_of "$only")
+lua=$work/none log=$work/none.log
+mkdir "$lua"
+cp shared/core/src/scripts/*/*.lua "$lua"
+for part in ${parts:-model:: scripts:: reshard:: topologies::migrating::}; do
+    if ! tests "$part"; then
+        tail -n 40 "$log"
+        echo "$part fails without any bug" >&2
         exit 1
     fi
-    cp "$lua/kept" "$script"
-done < <(mutants)
+done
+jobs=$(getconf _NPROCESSORS_ONLN)
+for ((n = 0; n < jobs; n++)); do job "$n" "$jobs" "$only" & done
+wait
+caught=$(cat "$work"/*.results | grep -c '^0$' || true)
+missed=$(cat "$work"/*.results | grep -vc '^0$' || true)
 echo "$caught caught, $missed missed; in brackets the number of shards"
-[ "$missed" -eq 0 ]
+wanted=$(mutants | cut -d'|' -f1 | grep -cF -- "$only" || true)
+((caught == wanted && wanted > 0))

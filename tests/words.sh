@@ -3,6 +3,8 @@
 # English. shared/docs/reference/glossary.md has the word for each concept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# Without git, or without its trust in the owner of this folder, nothing would be read.
+git ls-files >/dev/null
 
 # pattern (extended, whole words) :: say this instead
 words() {

@@ -10,13 +10,9 @@ mod sources;
 use crate::scenarios::deployment::TOPIC;
 use crate::scenarios::targets::{nothing_lost, shows};
 use crate::scenarios::{Deployment, Role};
-use lisa_tests::eventually;
+use lisa_tests::{SOON, eventually};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::time::Duration;
-
-/// The time limit for whatever has no guarantee: generous, because CI machines are small and busy.
-const SOON: Duration = Duration::from_secs(120);
 
 /// Keys of the topic: retries that come soon.
 const RETRY: &str = r#"retry = { base = "100ms", factor = 2.0, max = "1s", jitter = 0.0 }"#;

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The time limit of a test for what takes a moment. It is no promise: only a failing test waits for so long, so it is
-/// generous enough for a busy machine. A promise about time is checked with a [`Stopwatch`](crate::Stopwatch).
+/// The time limit for what normally takes a moment. It is not a promise: only a failing test waits this long, so the limit
+/// is generous enough for a busy machine. To check a promise about time, use a [`Stopwatch`](crate::Stopwatch).
 pub const SOON: Duration = Duration::from_secs(120);
 
 /// Calls `probe` until it answers `Ok`, and returns that value. The probe's `Err` is the state seen: what a reader

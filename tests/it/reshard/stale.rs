@@ -7,12 +7,12 @@ use lisa_core::redis::{Connection, ConnectionSettings};
 use lisa_core::topic::Shard;
 use lisa_tests::proxy::{FaultProxy, Mode};
 use lisa_tests::relay::{connection, id, message, ms, retry, settings, settlement};
-use lisa_tests::{Relay, Server, eventually};
+use lisa_tests::{Relay, SOON, Server, eventually};
 use tokio_util::sync::CancellationToken;
 
 use super::{HOUR, migrate_out, open, send};
 
-pub(super) const SOON: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A broker whose calls take long, behind a proxy that can hold them up.
 pub(super) async fn slow(server: &Server, relay: &Relay) -> (Broker, FaultProxy) {
@@ -22,7 +22,7 @@ pub(super) async fn slow(server: &Server, relay: &Relay) -> (Broker, FaultProxy)
         Connection::new(ConnectionSettings::new(url), &CancellationToken::new()).unwrap();
     connection.wait_up(SOON).await.unwrap();
     let namespace = relay.broker().namespace().clone();
-    let broker = Broker::new(connection, namespace, SOON, None);
+    let broker = Broker::new(connection, namespace, CALL_TIMEOUT, None);
     broker.set_virtual_now(relay.now());
     broker.topic(relay.topic().name()).await.unwrap();
     proxy.set(Mode::Delay(ms(100))).await;
@@ -55,7 +55,7 @@ async fn a_manager_that_stopped_with_a_batch_in_its_hands_puts_nothing_in_once_a
     let shard = topic.shard_of_message(&message("m", ms(0)));
     relay
         .broker()
-        .move_due(&topic, shard, 50, SOON)
+        .move_due(&topic, shard, 50, CALL_TIMEOUT)
         .await
         .unwrap();
     let read = relay.read_as(shard, "worker", 1).await.pop().unwrap();
@@ -102,7 +102,12 @@ async fn a_doctor_that_knows_only_the_old_shards_examines_the_new_ones() {
     let relay = Relay::start("stale").await;
     send(relay.broker(), relay.topic(), message("m", HOUR)).await;
     let namespace = relay.broker().namespace().clone();
-    let late = Broker::new(connection(Server::shared()).await, namespace, SOON, None);
+    let late = Broker::new(
+        connection(Server::shared()).await,
+        namespace,
+        CALL_TIMEOUT,
+        None,
+    );
     late.set_virtual_now(relay.now());
     let old = late.topic(relay.topic().name()).await.unwrap();
     let topic = open(&relay, 2).await;
@@ -153,7 +158,7 @@ async fn late_operator(again: bool) {
     // Its result does not matter.
     let _ = late.await.unwrap();
     let namespace = relay.broker().namespace().clone();
-    let fresh = Broker::new(connection(&server).await, namespace, SOON, None);
+    let fresh = Broker::new(connection(&server).await, namespace, CALL_TIMEOUT, None);
     let found = fresh.topic(topic.name()).await.unwrap();
     assert_eq!(
         found.shards().map(Shard::get).collect::<Vec<_>>(),
@@ -171,7 +176,12 @@ async fn a_manager_that_ends_a_resharding_late_leaves_the_shards_of_the_next_one
     send(relay.broker(), relay.topic(), message("m", HOUR)).await;
     let topic = open(&relay, 2).await;
     let namespace = relay.broker().namespace().clone();
-    let late = Broker::new(connection(Server::shared()).await, namespace, SOON, None);
+    let late = Broker::new(
+        connection(Server::shared()).await,
+        namespace,
+        CALL_TIMEOUT,
+        None,
+    );
     late.set_virtual_now(relay.now());
     let known = late.topic(topic.name()).await.unwrap();
     assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
@@ -183,7 +193,12 @@ async fn a_manager_that_ends_a_resharding_late_leaves_the_shards_of_the_next_one
         .await;
     assert_eq!(step.unwrap().left, 0);
     let namespace = relay.broker().namespace().clone();
-    let fresh = Broker::new(connection(Server::shared()).await, namespace, SOON, None);
+    let fresh = Broker::new(
+        connection(Server::shared()).await,
+        namespace,
+        CALL_TIMEOUT,
+        None,
+    );
     fresh.set_virtual_now(relay.now());
     let topic = fresh.topic(topic.name()).await.unwrap();
     assert_eq!(topic.retired(), Some(0..3));

@@ -61,7 +61,7 @@ async fn a_master_that_dies_is_followed_within_five_seconds_of_the_promotion() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_dies_is_followed_over_tls() {
     if !is_long() {
-        return;
+        return Site::leave_out("takes long: make conformance");
     }
     if !Server::has_tls() {
         return Site::leave_out("the engine was built without TLS");
@@ -118,7 +118,7 @@ async fn isolated(durability: Durability) -> (Instant, Instant, Lost) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_isolated_master_that_still_answers_is_left_within_five_seconds_of_the_promotion() {
     if !is_long() {
-        return;
+        return Site::leave_out("takes long: make conformance");
     }
     let (cut, left, lost) = isolated(Durability::Memory).await;
     assert_unreplicated(&lost, &[(cut, left)]);
@@ -133,7 +133,7 @@ async fn senders_who_wait_for_a_replica_lose_nothing_to_an_isolated_master() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn masters_that_die_one_after_the_other_are_followed_each_time() {
     if !is_long() {
-        return;
+        return Site::leave_out("takes long: make conformance");
     }
     let (mut here, load) = start(Durability::Memory).await;
     let mut spans = Vec::new();

@@ -1,4 +1,4 @@
-//! Reads the newest garbage (dead letters) of a group.
+//! Reads the newest garbage (dead letters) of a group, and the latest time that garbage can have.
 
 use crate::broker::list::{NEVER, list_by_time};
 use crate::broker::reply::{command, decode};
@@ -20,10 +20,10 @@ pub struct NewestGarbage {
 }
 
 impl Broker {
-    /// Returns the time of the servers that hold the topic's shards, the latest if they differ.
+    /// Returns the time of the servers that hold the topic's shards: the latest if they differ.
     ///
-    /// [`Broker::now`] is an estimate, which may be before the time of what has just happened. This one is not: a message
-    /// that was in garbage when it was called has this garbage time or an earlier one.
+    /// [`Broker::now`] is an estimate, which may be earlier than the time of what has just happened. This time is not: no
+    /// message that is in garbage when the call begins has a later garbage time.
     ///
     /// # Errors
     /// [`BrokerError`].
