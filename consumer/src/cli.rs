@@ -15,7 +15,7 @@ use lisa_core::broker::{Broker, BrokerError, ConsumerInfo, Declare};
 use lisa_core::topic::SubscriptionGroup;
 use lisa_core::topic::{Group, Topic};
 use lisa_producer::{Producer, ProducerOptions};
-use lisa_service::cli::{ConfigVerb, GlobalFlags, ProgramVerb};
+use lisa_service::cli::{ConfigVerb, GlobalFlags, ProgramVerb, prompt};
 use lisa_service::config::{Config, SinkConfig, SinkSecrets};
 use lisa_service::role::{self, Flags, Readiness, Runtime, StartError};
 use lisa_service::supervise::Policy;
@@ -249,10 +249,10 @@ async fn may_take(runtime: &Runtime, topic: &Topic, group: &Group) -> Result<boo
         );
         return Ok(true);
     }
-    eprint!(
+    prompt(format_args!(
         "other consumers read group {group}, did so within the last 30 s, or hold its messages: {names}. \
          Messages printed here are acknowledged and do not reach them. Continue? [y/N] "
-    );
+    ));
     // On its own thread, so that a signal ends the process even without an answer.
     let answer = tokio::task::spawn_blocking(|| {
         let mut answer = String::new();

@@ -55,6 +55,9 @@
 //! The book in `shared/docs` of the repository has more, such as `guides/webhooks.md`, `guides/callbacks.md`,
 //! `guides/testing-your-app.md` and `reference/guarantees.md`.
 
+// The macros panic if the output is closed or full. Use `cli::remark` and `cli::print` of `lisa-service`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod callbacks;
 #[cfg(feature = "cli")]
 pub mod cli;

@@ -1,10 +1,13 @@
 //! `lisa-consumer`: reads messages through consumer groups and delivers them to sinks.
 
+// The macros panic if the output is closed or full. Use `cli::remark` and `cli::print` of `lisa-service`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 use std::process::ExitCode;
 
 use clap::Parser;
 use lisa_consumer::cli::Cli;
-use lisa_service::cli::escape_lines;
+use lisa_service::cli::{escape_lines, remark};
 use lisa_service::role::block_on;
 use mimalloc::MiMalloc;
 
@@ -16,7 +19,10 @@ fn main() -> ExitCode {
     match block_on(Cli::parse().execute()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("lisa-consumer: {}", escape_lines(&error.to_string()));
+            remark(format_args!(
+                "lisa-consumer: {}",
+                escape_lines(&error.to_string())
+            ));
             ExitCode::from(error.exit_code())
         }
     }

@@ -225,9 +225,15 @@ impl Target {
 
     fn change(&self, record: impl FnOnce(&mut Breaker) -> Change) {
         let change = record(&mut self.inner.breaker.lock());
+        match &change {
+            Change::None => return,
+            Change::Closed { .. } => self.limited(Limit::restart),
+            Change::Opened { .. } | Change::Reopened => {}
+        }
+        // First, so that nothing after it can keep a reader waiting.
+        self.inner.changed.notify_waiters();
         let subscription = self.inner.name.get().map_or("", String::as_str);
         match change {
-            Change::None => return,
             // The group is paused, and an error is logged.
             Change::Opened {
                 cause: Cause::Gone, ..
@@ -235,14 +241,12 @@ impl Target {
             Change::Opened { cause, error } => {
                 tracing::warn!(subscription, error, "target {cause}; reading only probes");
             }
-            Change::Reopened => {}
+            Change::None | Change::Reopened => {}
             Change::Closed { outage } => {
-                self.limited(Limit::restart);
                 let outage = format_duration(Duration::from_secs(outage.as_secs()));
                 tracing::info!(subscription, outage, "target recovered");
             }
         }
-        self.inner.changed.notify_waiters();
     }
 }
 

@@ -27,6 +27,7 @@ use lisa_service::supervise::Policy;
 use tokio::task::JoinSet;
 
 use crate::combined;
+use lisa_service::cli::remark;
 use server::{PrivateServer, ServerError};
 
 /// The group whose messages are printed. Each topic gets it.
@@ -100,7 +101,7 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
     let begin = async |runtime: &Runtime, address: SocketAddr| {
         print_deliveries(runtime)?;
         let program = this_program();
-        eprintln!("{}", banner(address, &runtime.config.redis.url, &program));
+        remark(banner(address, &runtime.config.redis.url, &program));
         if with_demo {
             demo(&producer).await;
         }
@@ -222,7 +223,10 @@ async fn demo(producer: &Producer) {
         .delay(Duration::from_secs(5))
         .await
     {
-        Ok(receipt) => eprintln!("sent a message to topic {DEMO_TOPIC}: {}\n", receipt.id),
+        Ok(receipt) => remark(format_args!(
+            "sent a message to topic {DEMO_TOPIC}: {}\n",
+            receipt.id
+        )),
         Err(error) => tracing::warn!(%error, "cannot send the demo message"),
     }
 }

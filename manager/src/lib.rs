@@ -40,6 +40,9 @@
 //! In `shared/docs` of the repository: `guides/recurring.md`, `guides/testing-your-app.md`, `operate/deploy.md`,
 //! `operate/monitoring.md` and `reference/configuration.md`.
 
+// The macros panic if the output is closed or full. Use `cli::remark` and `cli::print` of `lisa-service`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod api;
 mod assignment;
 pub mod cli;

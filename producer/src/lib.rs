@@ -52,6 +52,9 @@
 //! The book in `shared/docs` of the repository has more, such as `guides/durability.md`, `guides/http.md`,
 //! `guides/recurring.md` and `reference/guarantees.md`.
 
+// The macros panic if the output is closed or full. Use `cli::remark` and `cli::print` of `lisa-service`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 #[cfg(feature = "http")]
 mod batch_line;
 mod batcher;

@@ -22,6 +22,7 @@ mod keys;
 mod killed_midway;
 mod kills;
 mod limits;
+mod lost_logs;
 mod merging;
 mod ordering;
 mod outage;

@@ -114,6 +114,7 @@ pub struct Launch {
     ward: Ward,
     command: Command,
     stdin: Vec<u8>,
+    log: Option<Stdio>,
 }
 
 impl Launch {
@@ -147,6 +148,7 @@ impl Launch {
             ward,
             command,
             stdin: Vec::new(),
+            log: None,
         }
     }
 
@@ -176,6 +178,12 @@ impl Launch {
         self
     }
 
+    /// Sets where its standard error goes, instead of to the file that [`Process::stderr`] reads.
+    pub fn log_to(mut self, log: impl Into<Stdio>) -> Self {
+        self.log = Some(log.into());
+        self
+    }
+
     /// Starts it.
     pub fn start(mut self) -> Process {
         let errors = self.ward.dir().join("stderr");
@@ -184,7 +192,7 @@ impl Launch {
         self.command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(file);
+            .stderr(self.log.unwrap_or_else(|| file.into()));
         let child = self.ward.spawn(&mut self.command);
         let (sender, lines) = unbounded_channel();
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());

@@ -69,14 +69,7 @@ pub(crate) async fn run(queue: &SettleQueue) {
                 busy = !reads.is_empty();
                 if busy {
                     // Runs concurrently with the next read.
-                    queue.deliveries.spawn(start(
-                        queue.clone(),
-                        topic,
-                        reads,
-                        begun,
-                        permits,
-                        probe,
-                    ));
+                    queue.spawn(start(queue.clone(), topic, reads, begun, permits, probe));
                 } else if probe.is_some() {
                     drop(probe);
                     // Another shard may have a message for the probe.

@@ -43,8 +43,8 @@ impl Jobs {
 
 /// Starts a runner.
 pub(crate) fn start(jobs: Arc<Jobs>) {
-    let tasks = jobs.queue.deliveries.clone();
-    tasks.spawn(run(jobs));
+    let queue = jobs.queue.clone();
+    queue.spawn(run(jobs));
 }
 
 async fn run(jobs: Arc<Jobs>) {

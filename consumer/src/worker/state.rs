@@ -4,6 +4,7 @@ use crate::process::Process;
 use crate::subscription::Subscription;
 use crate::worker::lease::{Lease, Leases};
 use crate::worker::payload_limits::Sizes;
+use futures_util::FutureExt;
 use lisa_core::broker::{LatenessCounts, Settlement, TopicHandle, Verdict};
 use lisa_core::message::MessageId;
 use lisa_core::outage::Outage;
@@ -11,7 +12,8 @@ use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::Shard;
 use lisa_service::metrics::DeliveryMetrics;
 use lisa_service::shutdown::Shutdown;
-use lisa_service::supervise::Part;
+use lisa_service::supervise::{Part, panic_text};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -116,6 +118,21 @@ pub(crate) struct SettleQueue {
 }
 
 impl SettleQueue {
+    /// Runs a task of deliveries. A panic ends only this task: it is logged and counted, and its messages are delivered again
+    /// after their lease.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let worker = self.worker.clone();
+        self.deliveries.spawn(async move {
+            if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
+                if let Some(metrics) = &worker.process.metrics {
+                    metrics.panicked("delivery");
+                }
+                let (topic, reason) = (worker.topic(), panic_text(panic.as_ref()));
+                tracing::error!(topic = %topic.name(), shard = %worker.shard, %reason, "a task of deliveries panicked");
+            }
+        });
+    }
+
     /// Queues an outcome. Waits while the queue is full. The lease is renewed until Redis has answered.
     pub(crate) async fn settle(&self, settlement: Settlement, lease: Lease) {
         lease.settling();

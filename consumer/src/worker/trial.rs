@@ -56,12 +56,10 @@ pub(crate) fn divert(
                     permit,
                     slot,
                 );
-                queue.deliveries.spawn(run);
+                queue.spawn(run);
             }
             None => {
-                queue
-                    .deliveries
-                    .spawn(put_off(queue.clone(), topic.clone(), id, attempt, begun));
+                queue.spawn(put_off(queue.clone(), topic.clone(), id, attempt, begun));
             }
         }
     }

@@ -24,7 +24,7 @@ use lisa_core::misspelling;
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::format_duration;
 use lisa_core::topic::{Group, Topic};
-use lisa_service::cli::{Output, Rows, escape_lines};
+use lisa_service::cli::{Output, Rows, escape_lines, prompt, remark};
 use lisa_service::role::StartError;
 use serde_json::json;
 
@@ -88,13 +88,13 @@ pub(crate) async fn schedules(relay: &Relay, output: &Output) -> Result<(), CliE
         && loaded.config.schedules.is_empty()
     {
         match &loaded.file {
-            Some(file) => eprintln!(
+            Some(file) => remark(format_args!(
                 "{} has no schedules: use the managers' configuration file",
                 file.display()
-            ),
-            None => eprintln!(
+            )),
+            None => remark(format_args!(
                 "no schedules configured: name the managers' configuration file with --config"
-            ),
+            )),
         }
     }
     let list = relay.schedules().await?;
@@ -405,10 +405,10 @@ async fn confirm(relay: &Relay, topic: &Topic, group: &Group, verb: Verb) -> Res
     if count == 0 {
         return Ok(());
     }
-    eprint!(
+    prompt(format_args!(
         "{verb_word} {} of {topic}/{group}? [y/N] ",
         counted(count, "message")
-    );
+    ));
     be_sure()
 }
 

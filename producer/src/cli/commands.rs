@@ -11,7 +11,7 @@ use lisa_core::misspelling;
 use lisa_core::state::{End, Ended, RescheduleOutcome};
 use lisa_core::time::When;
 use lisa_core::topic::{Group, Topic};
-use lisa_service::cli::Output;
+use lisa_service::cli::{Output, remark};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -234,7 +234,7 @@ fn unknown(
         }
         output.object(&line)?;
     } else {
-        eprintln!("{id}: has ended: {end}");
+        remark(format_args!("{id}: has ended: {end}"));
     }
     Ok(FAILED)
 }
@@ -249,7 +249,7 @@ fn failed(
     if !output.is_table() {
         output.object(&outcome(topic, id, word))?;
     } else {
-        eprintln!("{id}: {text}");
+        remark(format_args!("{id}: {text}"));
     }
     Ok(FAILED)
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lisa_core::broker::MAX_SEND_BATCH;
 use lisa_core::state::SendOutcome;
-use lisa_service::cli::Output;
+use lisa_service::cli::{Output, remark};
 use lisa_service::http::Problem;
 use lisa_service::http::body::{BodyError, BodyLimits, Lines};
 use serde_json::json;
@@ -64,7 +64,7 @@ pub(super) async fn run(
     }
     import.bar.finish_and_clear();
     if let Some(first) = &import.first_refused {
-        eprintln!("refused: {first}");
+        remark(format_args!("refused: {first}"));
     }
     let refused = import.refused.close()?;
     report(import.counts, refused, output)

@@ -3,6 +3,9 @@
 //! It reads no configuration file, serves no HTTP, and knows no metrics registry: metrics go through
 //! [`broker::Observer`].
 
+// The macros panic if the output is closed or full. Use `cli::remark` and `cli::print` of `lisa-service`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod broker;
 pub mod connect;
 mod crc16;

@@ -5,6 +5,7 @@ mod config;
 mod flags;
 mod output;
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -24,6 +25,16 @@ pub fn print(text: &str) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Prints a line to stderr. It is lost if stderr cannot be written: no work may depend on it.
+pub fn remark(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Prints a question to stderr, without the end of the line.
+pub fn prompt(text: impl Display) {
+    let _ = write!(io::stderr(), "{text}");
 }
 
 /// A verb about the program itself. It reads no configuration and needs no Redis.

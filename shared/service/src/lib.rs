@@ -3,6 +3,9 @@
 //! A program that embeds a producer or a consumer needs only metrics, supervision and shutdown. The feature `process` adds
 //! the parts that a separate process needs, and `cli` the verbs that every program has.
 
+// The macros panic if the output is closed or full. Use `cli::remark` and `cli::print` of `lisa-service`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 pub mod brokers;
 pub mod callbacks;
 #[cfg(feature = "cli")]

@@ -146,6 +146,12 @@ impl Metrics {
             "Version and role of this process; the value is always 1",
             Info::new(build),
         );
+        #[cfg(feature = "process")]
+        lisa.register(
+            "log_lines_lost",
+            "Number of log lines that were lost because stderr was closed, full or blocked",
+            crate::telemetry::lost_lines(),
+        );
         let families = Families {
             messages_sent: counters(
                 lisa,

@@ -417,6 +417,7 @@ pub fn block_on<T>(program: impl Future<Output = T>) -> T {
     let runtime = runtime.expect("the system can start the threads of the runtime");
     let ended = runtime.block_on(program);
     runtime.shutdown_background();
+    telemetry::flush();
     ended
 }
 

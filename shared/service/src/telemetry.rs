@@ -1,6 +1,8 @@
-//! Logging of a process: `tracing` to stderr, as text or JSON.
+//! Logging of a process: `tracing` to stderr, as text or JSON. A log that cannot be written stops nothing.
 //!
 //! Sets the global subscriber, so only `main` may call it; libraries only emit events. Metrics are in [`crate::metrics`].
+
+mod writer;
 
 use std::io::{self, IsTerminal};
 
@@ -8,6 +10,9 @@ use lisa_core::names::words;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::util::SubscriberInitExt;
+
+pub use writer::flush;
+pub(crate) use writer::lost_lines;
 
 /// The environment variables of the log filter. The first one that is set and not empty wins.
 const FILTER_VARIABLES: [&str; 2] = ["LISA_LOG", "RUST_LOG"];
@@ -70,7 +75,9 @@ fn init_with(format: LogFormat, default: &'static str) -> Result<(), TelemetryEr
     let colors = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let base = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr);
+        // By default an error of the writer is printed to stderr, which panics if that fails, too.
+        .log_internal_errors(false)
+        .with_writer(writer::writer());
     let set = if as_json(format, terminal) {
         base.json().flatten_event(true).finish().try_init()
     } else {

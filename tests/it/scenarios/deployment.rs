@@ -259,7 +259,7 @@ impl Deployment {
 }
 
 /// Returns the user of a process with these arguments.
-fn user(binary: Binary, arguments: &[&str]) -> &'static str {
+pub(crate) fn user(binary: Binary, arguments: &[&str]) -> &'static str {
     match binary {
         _ if arguments.first() != Some(&"run") => "lisa-operator",
         Binary::Manager if arguments.contains(&"--with-producer") => "lisa-manager-producer",

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 
 use lisa_core::broker::{Checkup, Fault, Hint, Outcome};
 use lisa_core::topic::Topic;
-use lisa_service::cli::{Output, Rows};
+use lisa_service::cli::{Output, Rows, prompt, remark};
 use serde_json::json;
 
 use super::{be_sure, counted, print};
@@ -52,8 +52,8 @@ pub(crate) async fn examine(
             let hints = relay.common_hints(&mut found).await;
             return show(&found, &hints, &unexamined, args.repair, output);
         }
-        eprintln!("{}", explain(&found, true));
-        eprint!("repair these faults? [y/N] ");
+        remark(explain(&found, true));
+        prompt(format_args!("repair these faults? [y/N] "));
         be_sure()?;
     }
     let mut checkups = examine_all(relay, &topics, args.repair, &mut unexamined).await?;

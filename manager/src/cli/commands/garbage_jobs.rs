@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lisa_core::broker::NO_MANAGER;
 use lisa_core::time::UnixMs;
-use lisa_service::cli::{Output, Rows};
+use lisa_service::cli::{Output, Rows, prompt, remark};
 use tokio::time::{Instant, sleep};
 
 use super::{be_sure, counted, print};
@@ -87,12 +87,14 @@ pub(crate) async fn start(
         let most = new
             .max
             .map_or(String::new(), |max| format!(", up to {max}"));
-        eprint!("{word} {at_least}{messages} of {topic}/{group}{most}? [y/N] ");
+        prompt(format_args!(
+            "{word} {at_least}{messages} of {topic}/{group}{most}? [y/N] "
+        ));
         be_sure()?;
     }
     let job = relay.start_garbage_job(topic, &group, &new).await?;
     if !relay.has_manager().await? {
-        eprintln!("{NO_MANAGER}");
+        remark(NO_MANAGER);
     }
     let job = if args.job.no_wait {
         job
@@ -117,7 +119,10 @@ pub(crate) async fn start(
 
 /// Waits for the end of a job, and prints its progress to stderr. The job continues if this process ends.
 async fn wait(relay: &Relay, mut job: GarbageJob) -> Result<GarbageJob, CliError> {
-    eprintln!("job {0}; stop it with `garbage stop {0}`", job.id);
+    remark(format_args!(
+        "job {0}; stop it with `garbage stop {0}`",
+        job.id
+    ));
     let mut reported = Instant::now();
     while job.state.is_open() {
         sleep(LOOK_EVERY).await;
@@ -129,7 +134,7 @@ async fn wait(relay: &Relay, mut job: GarbageJob) -> Result<GarbageJob, CliError
         job = newest;
         if job.state.is_open() && reported.elapsed() >= REPORT_EVERY {
             reported = Instant::now();
-            eprintln!("{} of {}", job.done, job.expected);
+            remark(format_args!("{} of {}", job.done, job.expected));
         }
     }
     Ok(job)

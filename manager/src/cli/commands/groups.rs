@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lisa_core::broker::{GroupStats, Retirement};
 use lisa_core::topic::{Group, Topic};
-use lisa_service::cli::{Output, Rows};
+use lisa_service::cli::{Output, Rows, prompt, remark};
 use serde_json::json;
 
 use super::{be_sure, complete, counted, print};
@@ -134,7 +134,7 @@ pub(crate) async fn drop_group(
     let progress = |messages| {
         if reported.elapsed() >= REPORT_EVERY {
             reported = Instant::now();
-            eprintln!("dropped {messages} of {left}");
+            remark(format_args!("dropped {messages} of {left}"));
         }
     };
     let dropped = relay.drop_all(topic, &group, left, progress).await?;
@@ -172,11 +172,11 @@ async fn confirm(relay: &Relay, of: &GroupArgs) -> Result<(), CliError> {
         return Err(CliError::Usage(text));
     }
     let stats = relay.group_stats(&of.topic, &of.group).await?;
-    eprint!(
+    prompt(format_args!(
         "permanently drop {} of {}? [y/N] ",
         counted(stats.as_ref().map_or(0, left_of), "message"),
         name_of(of)
-    );
+    ));
     be_sure()
 }
 
@@ -185,16 +185,16 @@ async fn confirm(relay: &Relay, of: &GroupArgs) -> Result<(), CliError> {
 fn warn(of: &GroupArgs, retired: &GroupRetired) {
     let is_configured = |stats: &GroupStats| !stats.instance && !stats.unconfigured;
     if retired.stats.as_ref().is_some_and(is_configured) {
-        eprintln!(
+        remark(format_args!(
             "{} is still in the topic's settings: remove it from the managers' configuration, or their next start creates it again",
             name_of(of)
-        );
+        ));
     }
     if retired.messages_wait {
-        eprintln!(
+        remark(format_args!(
             "{} has no other group that gets messages: due messages wait until a group is added or kept",
             of.topic
-        );
+        ));
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lisa_core::broker::{Broker, Resharded};
 use lisa_core::topic::Topic;
-use lisa_service::cli::Output;
+use lisa_service::cli::{Output, remark};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -49,11 +49,11 @@ pub(crate) async fn reshard(
         }
         if reported.elapsed() >= REPORT_EVERY {
             reported = Instant::now();
-            eprintln!("{} left to migrate", counted(left, "message"));
+            remark(format_args!("{} left to migrate", counted(left, "message")));
             if moved.elapsed() >= STALLS_AFTER {
-                eprintln!(
+                remark(format_args!(
                     "no progress: a manager must be running, and deliveries in flight must end"
-                );
+                ));
             }
         }
         sleep(LOOK_EVERY).await;

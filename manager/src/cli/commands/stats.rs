@@ -2,7 +2,7 @@
 
 use lisa_core::broker::{NO_MANAGER, TopicStats};
 use lisa_core::time::format_age;
-use lisa_service::cli::{Format, Output, Rows};
+use lisa_service::cli::{Format, Output, Rows, remark};
 
 use super::{complete, groups};
 use crate::cli::error::CliError;
@@ -14,7 +14,7 @@ pub(crate) async fn stats(relay: &Relay, output: &Output) -> Result<(), CliError
     let stats = relay.stats().await?;
     let ended = complete(&stats.missing);
     if output.format != Format::Json && stats.managers == Some(0) {
-        eprintln!("{NO_MANAGER}");
+        remark(NO_MANAGER);
     }
     output.list(&stats, Some("topics"), &counts(&stats.topics))?;
     ended
@@ -28,7 +28,7 @@ pub(crate) async fn snapshot(relay: &Relay, output: &Output) -> Result<(), CliEr
         ..Missing::default()
     });
     if output.format != Format::Json && snapshot.managers == 0 {
-        eprintln!("{NO_MANAGER}");
+        remark(NO_MANAGER);
     }
     let age = format_age(snapshot.age_ms);
     let rows = counts(snapshot.topics.iter().map(|topic| &topic.stats));

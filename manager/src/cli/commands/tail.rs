@@ -12,7 +12,7 @@ use lisa_core::broker::{
     Broker, BrokerError, Event, ShardTail, TailOptions, TailStart, TopicHandle, unless_gone,
 };
 use lisa_core::time::{UnixMs, format_duration, millis};
-use lisa_service::cli::{escape_lines, json_lines};
+use lisa_service::cli::{escape_lines, json_lines, remark};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -92,7 +92,7 @@ async fn read(broker: &Broker, args: &TailArgs) -> Result<(), CliError> {
             match events {
                 Ok(events) => {
                     if failing.remove(&shard) && failing.is_empty() {
-                        eprintln!("can read events again");
+                        remark("can read events again");
                     }
                     is_open = print_all(&events)?;
                     turns.push(turn(tail, topic.clone(), Duration::ZERO));
@@ -100,10 +100,10 @@ async fn read(broker: &Broker, args: &TailArgs) -> Result<(), CliError> {
                 Err(BrokerError::ShardGone { .. }) => drop(failing.remove(&shard)),
                 Err(error) if error.is_retryable() => {
                     if failing.is_empty() {
-                        eprintln!(
+                        remark(format_args!(
                             "cannot read events; retrying: {}",
                             escape_lines(&error.to_string())
-                        );
+                        ));
                     }
                     failing.insert(shard);
                     turns.push(turn(tail, topic.clone(), PAUSE));
@@ -155,7 +155,7 @@ async fn follow(client: &Client, args: &TailArgs) -> Result<(), CliError> {
             }
             Ok(page) => {
                 if std::mem::take(&mut is_failing) {
-                    eprintln!("can read events again");
+                    remark("can read events again");
                 }
                 if !print(&page.events)? {
                     return Ok(());
@@ -168,10 +168,10 @@ async fn follow(client: &Client, args: &TailArgs) -> Result<(), CliError> {
             }
             Err(error) if cursor.is_some() && error.is_unavailable() => {
                 if !std::mem::replace(&mut is_failing, true) {
-                    eprintln!(
+                    remark(format_args!(
                         "cannot read events; retrying: {}",
                         escape_lines(&error.to_string())
-                    );
+                    ));
                 }
                 sleep(PAUSE).await;
             }

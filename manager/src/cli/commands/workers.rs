@@ -1,7 +1,7 @@
 //! `workers`: lists managers and consumers.
 
 use lisa_core::broker::NO_MANAGER;
-use lisa_service::cli::{Format, Output, Rows};
+use lisa_service::cli::{Format, Output, Rows, remark};
 
 use super::complete;
 use crate::cli::error::CliError;
@@ -83,7 +83,7 @@ pub(crate) async fn workers(relay: &Relay, output: &Output) -> Result<(), CliErr
         }
     }
     if managers.is_empty() && output.format != Format::Json {
-        eprintln!("{NO_MANAGER}");
+        remark(NO_MANAGER);
     }
     output.list(&found, None, &rows)?;
     ended

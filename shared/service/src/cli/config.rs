@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::output::escape_json;
 use super::{Format, Output, print};
+use crate::cli::remark;
 use crate::config::{LoadOptions, Loaded, Problem, SinkSecrets, schema};
 use crate::role::StartError;
 
@@ -58,7 +59,7 @@ impl ConfigVerb {
 /// Reports a valid configuration, after its warnings on stderr.
 fn checked(loaded: &Loaded) -> String {
     for warning in &loaded.warnings {
-        eprintln!("warning: {warning}");
+        remark(format_args!("warning: {warning}"));
     }
     match &loaded.file {
         Some(file) => format!("{} is valid", file.display()),

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use lisa_core::time::format_age;
 
 use super::print;
+use crate::cli::remark;
 use crate::role::StartError;
 
 /// The options of the verbs that print a result.
@@ -273,7 +274,7 @@ impl Output {
             Format::Table => print(&escape_lines(text)).map_err(StartError::Write),
             Format::Json => Ok(()),
             Format::Ndjson | Format::Csv => {
-                eprintln!("{}", escape_lines(text));
+                remark(escape_lines(text));
                 Ok(())
             }
         }
