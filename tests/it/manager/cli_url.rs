@@ -114,8 +114,18 @@ fn timeless(mut ended: Finished) -> Finished {
                     }
                 }
             }
+            Value::String(text) if text.contains(' ') => *text = without_times(text),
             _ => {}
         }
+    }
+    // Times, and ages such as "1m 2s ago", are words that begin with a digit. Ids here do not.
+    fn without_times(text: &str) -> String {
+        let words = text.split_whitespace();
+        let words = words.map(|word| match word.trim_end_matches(',').parse::<u64>() {
+            Err(_) if word.starts_with(|first: char| first.is_ascii_digit()) => "TIME",
+            _ => word,
+        });
+        words.collect::<Vec<_>>().join(" ")
     }
     if ended.code == Some(0) {
         ended.stderr.clear();
@@ -124,13 +134,7 @@ fn timeless(mut ended: Finished) -> Finished {
         clear(&mut json);
         ended.stdout = json.to_string();
     } else {
-        // Times, and ages such as "1m 2s ago", are words that begin with a digit. Ids here do not.
-        let words = ended.stdout.split_whitespace();
-        let words = words.map(|word| match word.parse::<u64>() {
-            Err(_) if word.starts_with(|first: char| first.is_ascii_digit()) => "TIME",
-            _ => word,
-        });
-        ended.stdout = words.collect::<Vec<_>>().join(" ");
+        ended.stdout = without_times(&ended.stdout);
     }
     ended
 }
