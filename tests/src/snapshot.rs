@@ -208,6 +208,12 @@ impl Snapshot {
         }
     }
 
+    /// Returns the part whose keys begin with `prefix`.
+    pub fn below(mut self, prefix: &str) -> Self {
+        self.keys.retain(|key, _| key.starts_with(prefix));
+        self
+    }
+
     /// Returns the differences from `self` to `later`: a line for each field, member or entry that was removed (`-`) or
     /// added (`+`); empty if there is none.
     pub fn diff(&self, later: &Self) -> String {

