@@ -8,8 +8,7 @@ use std::convert::Infallible;
 use std::io::{self, BufRead, IsTerminal};
 use std::time::Duration;
 
-use axum::routing::get;
-use axum::{Json, Router};
+use axum::Router;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use lisa_core::broker::{Broker, BrokerError, ConsumerInfo, Declare};
 use lisa_core::topic::SubscriptionGroup;
@@ -329,9 +328,7 @@ async fn gateway(runtime: &Runtime) -> Result<Option<Gateway>, StartError> {
         None => gateway,
     };
     let (router, description) = gateway.routes(&runtime.tokens);
-    let description = lisa_producer::http::complete(&description, &runtime.tokens);
-    // Needs no token.
-    let router = router.route("/openapi.json", get(async move || Json(description)));
+    let router = lisa_producer::http::with_description(router, &description, &runtime.tokens);
     runtime
         .listen_as("gateway http", wanted.listen, router)
         .await?;

@@ -16,7 +16,6 @@ mod sqs;
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -32,13 +31,14 @@ use lisa_core::sync::Mutex;
 use lisa_core::topic::{Group, Shard, Topic, TopicSettings};
 use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
+use lisa_service::http::share::{Client, Share, Shares, Shortage};
 use lisa_service::http::{Problem, ProblemCode};
 use lisa_service::metrics::{DeliveryMetrics, Metrics};
 use lisa_service::report;
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Heartbeat, Policy, Supervisor};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::OpenApi;
@@ -68,9 +68,9 @@ struct Shared {
     process: Process,
     key: watch::Sender<Option<TokenKey>>,
     groups: Mutex<HashMap<(Topic, Group), Arc<GroupPolls>>>,
-    waiting: AtomicUsize,
-    max_waiting: usize,
-    room: Arc<Semaphore>,
+    /// The pulls that wait.
+    waiting: Shares,
+    room: Shares,
     bodies: BodyLimits,
     /// The readers, and the settlements of deliveries that no client got.
     tasks: TaskTracker,
@@ -155,9 +155,8 @@ impl Gateway {
             process,
             key: watch::Sender::default(),
             groups: Mutex::default(),
-            waiting: AtomicUsize::new(0),
-            max_waiting,
-            room: Arc::new(Semaphore::new(handed::ROOM)),
+            waiting: Shares::new(max_waiting, max_waiting - max_waiting / 4),
+            room: Shares::new(handed::ROOM, handed::ROOM_OF_ONE),
             bodies: BodyLimits::new(body_timeout),
             tasks: TaskTracker::new(),
             shutdown: shutdown.clone(),
@@ -339,17 +338,20 @@ impl Gateway {
     }
 
     /// Admits a pull, or refuses it if too many wait. Dropping the value ends the pull.
-    fn admit(&self) -> Result<Seat, Problem> {
-        let seat = Seat(self.shared.clone());
-        let before = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-        if before < self.shared.max_waiting {
-            return Ok(seat);
-        }
-        let detail = format!(
-            "{} pulls wait at this gateway, which is its limit (consumer.gateway.max_waiting)",
-            self.shared.max_waiting
-        );
-        Err(Problem::new(ProblemCode::Unavailable, detail))
+    fn admit(&self) -> Result<Share, Problem> {
+        let waiting = &self.shared.waiting;
+        let mut seat = waiting.begin(Client::current());
+        seat.try_add(1).map_err(|shortage| {
+            let limit = match shortage {
+                Shortage::OfClient => format!("{} pulls of this client", waiting.of_one()),
+                Shortage::OfAll => format!("{} pulls", waiting.all()),
+            };
+            let detail = format!(
+                "{limit} wait at this gateway, which is its limit (consumer.gateway.max_waiting)"
+            );
+            Problem::new(ProblemCode::Unavailable, detail)
+        })?;
+        Ok(seat)
     }
 
     /// Settles deliveries in the background.
@@ -390,21 +392,13 @@ impl Gateway {
         &self.shared.tasks
     }
 
-    fn room(&self) -> Arc<Semaphore> {
-        self.shared.room.clone()
+    /// Begins the share of the current client in the memory for answers.
+    fn room(&self) -> Share {
+        self.shared.room.begin(Client::current())
     }
 
     fn bodies(&self) -> &BodyLimits {
         &self.shared.bodies
-    }
-}
-
-/// A pull in progress.
-struct Seat(Arc<Shared>);
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -4,8 +4,7 @@
 
 use std::net::SocketAddr;
 
-use axum::routing::get;
-use axum::{Json, Router};
+use axum::Router;
 use lisa_consumer::gateway::Gateway;
 use lisa_producer::sources::Sources;
 use lisa_producer::{Producer, ProducerOptions};
@@ -128,7 +127,5 @@ fn router_with(
         router = router.merge(routes);
         description.merge(of_gateway);
     }
-    let description = lisa_producer::http::complete(&description, &runtime.tokens);
-    // Needs no token.
-    router.route("/openapi.json", get(async move || Json(description)))
+    lisa_producer::http::with_description(router, &description, &runtime.tokens)
 }

@@ -415,7 +415,11 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
             tracing::Span::current().record("token", name);
         }
         request.extensions_mut().insert(context.clone());
-        next.run(request).await
+        let answer = next.run(request);
+        match session {
+            Some(_) => context.viewer.admitted().scope(answer).await,
+            None => answer.await,
+        }
     };
     let line = cookie(&headers, "lisa-line").filter(|_| !headers.contains_key(IS_REFRESH));
     if let Some(mut page) = response.extensions_mut().remove::<Page>() {

@@ -15,9 +15,8 @@ use bytes::Bytes;
 use lisa_core::fields::{FieldProblem, Fields as _, JsonReader};
 use lisa_core::message::{Headers, MessageOptions};
 use lisa_core::time::shorten;
-use lisa_service::http::body::object;
-use lisa_service::http::{Problem, ProblemCode};
-use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use lisa_service::http::{Problem, ProblemCode, json};
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -47,7 +46,8 @@ pub(crate) fn parse(
     line: &[u8],
     id: impl FnOnce() -> Option<String>,
 ) -> Result<NewMessage, Problem> {
-    let line: Line<'_> = object(line)
+    // A payload is not built, and the other fields have a limit of their own.
+    let line: Line<'_> = json::object(line, usize::MAX)
         .map_err(|error| Problem::new(ProblemCode::Invalid, format!("not a message: {error}")))?;
     let mut options = JsonReader::new(&line.options).null_is_missing();
     let mut problems = Vec::new();
@@ -72,7 +72,7 @@ pub(crate) fn parse(
 /// # Errors
 /// Not a JSON array, or one with too many elements. An element may be any JSON.
 pub(crate) fn elements(array: &[u8]) -> Result<Vec<&str>, Problem> {
-    let all: Elements<'_> = serde_json::from_slice(array).map_err(|error| {
+    let all = json::elements(array, MAX_ELEMENTS).map_err(|error| {
         Problem::new(ProblemCode::Invalid, format!("body is not valid: {error}"))
     })?;
     check_count(all.count)?;
@@ -100,40 +100,6 @@ fn check_count(count: usize) -> Result<(), Problem> {
         return Err(Problem::new(ProblemCode::TooLarge, detail));
     }
     Ok(())
-}
-
-/// The elements of an array. Those beyond the limit are only counted.
-#[derive(Default)]
-struct Elements<'a> {
-    texts: Vec<&'a str>,
-    count: usize,
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Elements<'a> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Items;
-
-        impl<'de> Visitor<'de> for Items {
-            type Value = Elements<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON array of messages")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Self::Value, A::Error> {
-                let mut all = Elements::default();
-                while let Some(element) = array.next_element::<&RawValue>()? {
-                    all.count += 1;
-                    if all.count <= MAX_ELEMENTS {
-                        all.texts.push(element.get());
-                    }
-                }
-                Ok(all)
-            }
-        }
-
-        from.deserialize_seq(Items)
-    }
 }
 
 /// The fields of a line. `null` is a payload; any other field that is null is missing.

@@ -13,12 +13,11 @@ mod message;
 use std::time::Duration;
 
 pub use answer::{problem, standing};
-pub use description::{complete, describe};
+pub use description::{describe, with_description};
 pub use headers::header_name;
 
+use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::get;
-use axum::{Json, Router};
 use lisa_core::message::MessageId;
 use lisa_core::misspelling::suggest_topic;
 use lisa_service::http::auth::{Scope, TokenSet, may_read};
@@ -97,6 +96,5 @@ pub fn routes(
 /// Returns the producer's routes and `/openapi.json`, for a separate listener. The description requires no token.
 pub fn router(producer: Producer, tokens: &TokenSet, body_timeout: Duration) -> Router {
     let (router, description) = routes(producer, tokens, body_timeout, &Reads::default());
-    let description = complete(&description, tokens);
-    router.route("/openapi.json", get(async move || Json(description)))
+    with_description(router, &description, tokens)
 }

@@ -5,6 +5,7 @@
 
 mod bodies;
 mod browsers;
+mod budget;
 mod crowds;
 mod framing;
 mod heads;

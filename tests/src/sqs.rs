@@ -28,6 +28,17 @@ pub fn signed(
     action: &str,
     body: &Value,
 ) -> reqwest::RequestBuilder {
+    signed_text(api, name, secret, action, body.to_string())
+}
+
+/// Makes a signed request like [`signed`], with any text as its body.
+pub fn signed_text(
+    api: &Api,
+    name: &str,
+    secret: &str,
+    action: &str,
+    text: String,
+) -> reqwest::RequestBuilder {
     let request = api.request(Method::POST, "/");
     let url = request
         .try_clone()
@@ -39,7 +50,7 @@ pub fn signed(
         url.host_str().expect("a host"),
         url.port().expect("a port")
     );
-    let (target, text) = (format!("AmazonSQS.{action}"), body.to_string());
+    let target = format!("AmazonSQS.{action}");
     let time = jiff::Timestamp::now()
         .strftime("%Y%m%dT%H%M%SZ")
         .to_string();

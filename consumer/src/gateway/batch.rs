@@ -14,7 +14,8 @@ use futures_util::future::join_all;
 use futures_util::{FutureExt, stream};
 use lisa_core::broker::MAX_BATCH;
 use lisa_service::http::batch::Format;
-use lisa_service::http::body::{Lines, object, read_limited};
+use lisa_service::http::body::{Lines, read_admitting};
+use lisa_service::http::json::{FEW, elements, first_element, object};
 use lisa_service::http::{Problem, ProblemCode, read_fields};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -32,6 +33,8 @@ const MAX_ITEM: usize = 16 * 1024;
 const MAX_ARRAY: usize = 4 * 1024 * 1024;
 /// The most items of such a batch.
 const MAX_ITEMS: usize = 1000;
+/// The most lines that are answered before one has the token of a delivery.
+const MAX_STRANGE: usize = 100;
 
 /// A delivery with its outcome: exactly one of `ack`, `retry`, `defer` and `reject`. The value of the last three is the body
 /// of the route of that name.
@@ -144,6 +147,8 @@ struct Batch {
     format: Format,
     /// True once the response has a result.
     begun: bool,
+    /// The number of lines so far, until one has the token of a delivery.
+    strange: usize,
 }
 
 impl Batch {
@@ -166,12 +171,18 @@ impl Batch {
                     lines,
                     format: answer,
                     begun: false,
+                    strange: 0,
                 };
                 batch.stream()
             }
             Format::Array => {
-                let body = read_limited(body, MAX_ARRAY, gateway.bodies()).await?;
-                let items = elements(&body)?;
+                let admits = |begun: &[u8]| {
+                    let first = first_element(&begun[..begun.len().min(2 * MAX_ITEM)]);
+                    first.is_some_and(|item| verb.admits(&gateway, item.as_bytes()))
+                };
+                let body = read_admitting(body, MAX_ARRAY, gateway.bodies(), admits);
+                let (body, _reserved) = body.await?;
+                let items = split(&body)?;
                 let mut results = Vec::new();
                 for items in items.chunks(MAX_BATCH) {
                     results.extend(verb.run(&gateway, items).await);
@@ -193,13 +204,34 @@ impl Batch {
         }))
     }
 
-    /// Runs the lines that have arrived. Returns `None` at the end of the body.
+    /// Runs the lines that have arrived. Returns `None` at the end of the body, and for a client without a token after some
+    /// lines.
     async fn step(&mut self) -> Option<String> {
+        if self.strange > MAX_STRANGE {
+            return None;
+        }
         let mut items = vec![self.lines.next().await?.map_err(Problem::from)];
         while items.len() < MAX_BATCH
             && let Some(Some(line)) = self.lines.next().now_or_never()
         {
             items.push(line.map_err(Problem::from));
+        }
+        if self.lines.are_of_stranger() {
+            let admits = |item: &Bytes| self.verb.admits(&self.gateway, item);
+            match items.iter().flatten().any(admits) {
+                true => {
+                    if let Err(error) = self.lines.admit() {
+                        items.push(Err(error.into()));
+                    }
+                }
+                false => self.strange += items.len(),
+            }
+            if self.strange > MAX_STRANGE {
+                let detail =
+                    "no line had the token of a delivery of this relay; the next ones are not read";
+                let problem = Problem::new(ProblemCode::InvalidDeliveryToken, detail);
+                items.push(Err(problem));
+            }
         }
         let results = self.verb.run(&self.gateway, &items).await;
         Some(write(self.format, &mut self.begun, &results))
@@ -207,6 +239,15 @@ impl Batch {
 }
 
 impl Verb {
+    /// Returns true if an item has the token of a delivery of this relay.
+    fn admits(self, gateway: &Gateway, item: &[u8]) -> bool {
+        let token = match self {
+            Self::Settle => object(item, FEW).map(|item: SettleItem<'_>| item.token),
+            Self::Extend => object(item, FEW).map(|item: ExtendItem<'_>| item.token),
+        };
+        token.is_ok_and(|token| gateway.open(&token).is_ok())
+    }
+
     /// Runs items, and returns a result for each.
     async fn run(self, gateway: &Gateway, items: &[Result<Bytes, Problem>]) -> Vec<ItemResult> {
         let items = items
@@ -235,14 +276,14 @@ impl Verb {
 
 /// Reads the delivery of an item, and its outcome.
 fn settlement(gateway: &Gateway, item: &[u8]) -> Result<(Claims, Outcome), Problem> {
-    let item: SettleItem<'_> = object(item).map_err(invalid)?;
+    let item: SettleItem<'_> = object(item, FEW).map_err(invalid)?;
     let outcome = item.outcome()?;
     Ok((gateway.open(&item.token)?, outcome))
 }
 
 /// Reads the delivery of an item, and its new lease.
 fn extension(gateway: &Gateway, item: &[u8]) -> Result<(Claims, LeaseOptions), Problem> {
-    let item: ExtendItem<'_> = object(item).map_err(invalid)?;
+    let item: ExtendItem<'_> = object(item, FEW).map_err(invalid)?;
     let lease = item.lease.map_or("null", RawValue::get);
     let options = read_fields(format!(r#"{{"lease":{lease}}}"#).as_bytes())?;
     Ok((gateway.open(&item.token)?, options))
@@ -274,25 +315,25 @@ impl SettleItem<'_> {
 }
 
 /// Splits a JSON array into the texts of its elements. A longer element fails alone.
-fn elements(array: &Bytes) -> Result<Vec<Result<Bytes, Problem>>, Problem> {
-    let all: Vec<&RawValue> = serde_json::from_slice(array).map_err(|error| {
+fn split(array: &Bytes) -> Result<Vec<Result<Bytes, Problem>>, Problem> {
+    let all = elements(array, MAX_ITEMS).map_err(|error| {
         Problem::new(ProblemCode::Invalid, format!("body is not valid: {error}"))
     })?;
-    if all.len() > MAX_ITEMS {
+    if all.count > MAX_ITEMS {
         let detail = format!(
             "{} items; at most {MAX_ITEMS} are allowed, or any number as lines (application/x-ndjson)",
-            all.len()
+            all.count
         );
         return Err(Problem::new(ProblemCode::TooLarge, detail));
     }
-    let element = |(index, item): (usize, &RawValue)| match item.get() {
-        item if item.len() <= MAX_ITEM => Ok(array.slice_ref(item.as_bytes())),
-        _ => {
+    let element = |(index, item): (usize, &str)| match item.len() <= MAX_ITEM {
+        true => Ok(array.slice_ref(item.as_bytes())),
+        false => {
             let detail = format!("item {index} is longer than {MAX_ITEM} bytes");
             Err(Problem::new(ProblemCode::TooLarge, detail))
         }
     };
-    Ok(all.into_iter().enumerate().map(element).collect())
+    Ok(all.texts.into_iter().enumerate().map(element).collect())
 }
 
 /// Writes results in the format of the response.

@@ -11,9 +11,8 @@ use lisa_core::outage::Outage;
 use lisa_core::state::Attempt;
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::Shard;
+use lisa_service::http::share::{Share, Shortage};
 use lisa_service::http::{Problem, ProblemCode};
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout;
 
 use super::{Gateway, GroupPolls};
 use crate::delivery::Delivery;
@@ -23,10 +22,10 @@ use crate::worker::payloads::{Fetch, Part};
 
 /// The most bytes of the messages of one answer, unless a single one is larger.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
-/// The bytes of one permit of the memory for answers.
-const UNIT: usize = 1024;
-/// The permits of the memory for all answers that are not written yet: 256 MiB.
-pub(super) const ROOM: usize = 256 * 1024;
+/// The memory for all answers that are not written yet, in bytes.
+pub(super) const ROOM: usize = 256 * 1024 * 1024;
+/// The part of it that one client can hold, by reading slowly.
+pub(super) const ROOM_OF_ONE: usize = ROOM / 2;
 /// The longest wait for a share of that memory.
 const ROOM_WITHIN: Duration = Duration::from_secs(2);
 
@@ -39,7 +38,7 @@ pub(super) struct Handed {
     shard: Shard,
     items: Vec<(MessageId, Attempt)>,
     /// The memory of the answer.
-    room: Option<OwnedSemaphorePermit>,
+    room: Option<Share>,
 }
 
 /// A delivery that a client gets.
@@ -106,11 +105,8 @@ impl Handed {
         let Some(mut room) = self.room.take() else {
             return Ok(text);
         };
-        let permits = text.len().div_ceil(UNIT).min(ROOM);
-        let more = permits.saturating_sub(room.num_permits());
-        let more = u32::try_from(more).unwrap_or(u32::MAX);
-        let more = self.gateway.room().try_acquire_many_owned(more);
-        room.merge(more.map_err(|_| no_room())?);
+        let more = text.len().min(ROOM_OF_ONE).saturating_sub(room.held());
+        room.try_add(more).map_err(no_room)?;
         Ok(Bytes::from_owner(Held { text, _room: room }))
     }
 
@@ -199,10 +195,10 @@ impl Handed {
     async fn reserve(&mut self) -> Result<(), Problem> {
         let largest = self.group.sizes.largest(&self.topic);
         let expected = self.items.len().saturating_mul(largest).min(MAX_ANSWER);
-        let permits = u32::try_from(expected.div_ceil(UNIT)).unwrap_or(u32::MAX);
-        let room = self.gateway.room().acquire_many_owned(permits);
-        let room = timeout(ROOM_WITHIN, room).await.map_err(|_| no_room())?;
-        self.room = room.ok();
+        let mut room = self.gateway.room();
+        let added = room.add_within(expected, ROOM_WITHIN).await;
+        added.map_err(no_room)?;
+        self.room = Some(room);
         Ok(())
     }
 
@@ -282,7 +278,7 @@ fn failed(error: BrokerError) -> Problem {
 /// The text of an answer, with its memory.
 struct Held {
     text: Bytes,
-    _room: OwnedSemaphorePermit,
+    _room: Share,
 }
 
 impl AsRef<[u8]> for Held {
@@ -291,8 +287,12 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-fn no_room() -> Problem {
-    let detail = "too many large answers at the same time; retry later";
+fn no_room(shortage: Shortage) -> Problem {
+    let of_client = match shortage {
+        Shortage::OfClient => " to this client",
+        Shortage::OfAll => "",
+    };
+    let detail = format!("too many large answers{of_client} at the same time; retry later");
     Problem::new(ProblemCode::Unavailable, detail)
 }
 

@@ -17,6 +17,7 @@ use lisa_core::openapi::one_of;
 use lisa_core::state::Settled;
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::{Group, Shard, Topic};
+use lisa_service::http::auth::Admitted;
 use lisa_service::http::body::read_limited;
 use lisa_service::http::{Problem, ProblemCode, read_fields};
 use serde::Serialize;
@@ -309,14 +310,15 @@ pub(super) async fn extend(
     Ok(Json(extend_one(&gateway, &claims, options.lease).await?))
 }
 
-/// Reads the delivery of a token, and the details of what to do with it.
+/// Reads the delivery of a token, and then the details of what to do with it: nobody without a token can make it wait.
 async fn read<F: Fields>(
     gateway: &Gateway,
     token: &str,
     body: Body,
 ) -> Result<(Claims, F), Problem> {
-    let body = read_limited(body, MAX_BODY, gateway.bodies()).await?;
     let claims = gateway.open(token)?;
+    let body = read_limited(body, MAX_BODY, gateway.bodies());
+    let body = Admitted::new(false, None).scope(body).await?;
     Ok((claims, read_fields(&body)?))
 }
 

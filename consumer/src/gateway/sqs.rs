@@ -28,16 +28,19 @@ use lisa_core::sync::Mutex;
 use lisa_core::topic::{Group, Topic, TopicSettings};
 use lisa_producer::Producer;
 use lisa_service::http::Problem;
-use lisa_service::http::auth::{Scope, TokenSet};
-use lisa_service::http::body::{Share, object, read_reserved};
+use lisa_service::http::auth::{Admitted, Scope, TokenSet};
+use lisa_service::http::body::{Reservation, read_reserved};
+use lisa_service::http::json::{FEW, object};
 use serde::de::DeserializeOwned;
 
 use super::Gateway;
 use protocol::{Kind, MEDIA_TYPE, SqsError};
-use sigv4::Authorization;
+use sigv4::{Authorization, hash_of};
 
-/// The largest body of a request: a batch of messages, with what JSON adds.
-const MAX_BODY: usize = 16 * 1024 * 1024;
+/// The largest body of a request that sends: a batch of messages, with what JSON adds.
+const MAX_SENT: usize = 16 * 1024 * 1024;
+/// The largest body of any other request.
+const MAX_BODY: usize = 64 * 1024;
 /// The account of all queues.
 const ACCOUNT: &str = "000000000000";
 /// The region in names of queues, if the request is not signed.
@@ -130,8 +133,8 @@ async fn handle(State(service): State<Arc<Service>>, request: Request) -> Respon
         Some(target) => {
             let action = target.strip_prefix(TARGET).unwrap_or_default().to_owned();
             let answer = async {
-                let (call, body) = admit(&service, parts, body, &action).await?;
-                dispatch(&call, &action, body).await
+                let (call, body, admitted) = admit(&service, parts, body, &action).await?;
+                admitted.scope(dispatch(&call, &action, body)).await
             };
             let answer = answer.await;
             if let Some(metrics) = &service.gateway.process().metrics {
@@ -155,7 +158,7 @@ async fn handle(State(service): State<Arc<Service>>, request: Request) -> Respon
 /// The body of a request, with its share of the memory for bodies.
 struct Body {
     bytes: Bytes,
-    _share: Share,
+    _reserved: Reservation,
 }
 
 /// Reads a request, and checks that its client may make it. The headers end here: they would hold the buffer of their connection
@@ -165,7 +168,7 @@ async fn admit<'a>(
     parts: Parts,
     body: axum::body::Body,
     action: &str,
-) -> Result<(Call<'a>, Body), SqsError> {
+) -> Result<(Call<'a>, Body, Admitted), SqsError> {
     let headers = &parts.headers;
     let is_json = headers
         .get(CONTENT_TYPE)
@@ -188,12 +191,17 @@ async fn admit<'a>(
             (Some(token), Some(authorization))
         }
     };
-    let (bytes, share) = read_reserved(body, MAX_BODY, service.gateway.bodies())
+    let max_body = match action {
+        "SendMessage" | "SendMessageBatch" => MAX_SENT,
+        _ => MAX_BODY,
+    };
+    let (bytes, mut reserved) = read_reserved(body, max_body, service.gateway.bodies())
         .await
         .map_err(Problem::from)?;
     if let (Some(token), Some(authorization)) = (token, &authorization) {
         let (method, uri) = (parts.method.as_str(), &parts.uri);
-        authorization.verify(token, method, uri, headers, &bytes)?;
+        let hash = hash_of(&bytes).await;
+        authorization.verify(token, method, uri, headers, &hash)?;
         tracing::Span::current().record("token", token.name());
         let scope = ACTIONS.iter().find(|(name, _)| *name == action);
         if let Some((_, Some(scope))) = scope
@@ -203,12 +211,14 @@ async fn admit<'a>(
             return Err(SqsError::new(Kind::AccessDeniedException, message));
         }
     }
+    let admitted = Admitted::by(token);
+    reserved.admit(admitted.client()).map_err(Problem::from)?;
     let call = Call::new(service, &parts, authorization.as_ref());
     let body = Body {
         bytes,
-        _share: share,
+        _reserved: reserved,
     };
-    Ok((call, body))
+    Ok((call, body, admitted))
 }
 
 /// Returns the action as a label of metrics: strangers must not invent labels.
@@ -253,7 +263,7 @@ async fn dispatch(call: &Call<'_>, action: &str, body: Body) -> Result<Response,
 
 /// Reads the parameters of a request. Ignores unknown ones, which newer SDKs may send.
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, SqsError> {
-    object(body).map_err(|error| {
+    object(body, FEW).map_err(|error| {
         let message = format!("The body is not valid: {error}");
         SqsError::new(Kind::SerializationException, message)
     })

@@ -12,7 +12,7 @@ use lisa_service::http::auth::Scope;
 use maud::{Markup, html};
 
 use super::Dashboard;
-use super::form::Fields;
+use super::form::{Fields, PLAIN};
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{Commands, relative};
 use super::text::{messages, part, visible};
@@ -186,7 +186,7 @@ pub(super) async fn group(
     let topic = dashboard.topic(&topic).await?;
     let group = choose(&topic, Some(&group))?;
     let name = topic.name();
-    let fields = Fields::read(body, &dashboard.0.bodies).await?;
+    let fields = Fields::read(body, PLAIN, &dashboard.0.bodies).await?;
     let broker = dashboard.broker();
     let action = |verb: &str| dashboard.action(&context, verb).topic(name).group(group);
     let (changed, done) = match &*verb {
@@ -353,7 +353,7 @@ pub(super) async fn message(
     context.require(scope)?;
     let topic = dashboard.topic(&topic).await?;
     let name = topic.name();
-    let fields = Fields::read(body, &dashboard.0.bodies).await?;
+    let fields = Fields::read(body, PLAIN, &dashboard.0.bodies).await?;
     let broker = dashboard.broker();
     let here = format!("/topics/{name}/messages/{}", part(&id));
     let id: MessageId = id.parse().map_err(|error| Failure::invalid("id", &error))?;

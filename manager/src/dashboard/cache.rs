@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lisa_core::sync::Mutex as SyncMutex;
-use tokio::sync::{Mutex, Semaphore};
+use lisa_service::http::share::{Client, Shares, Shortage};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 /// The longest time that a page waits for one reading: a page that waits for one is there within 2 s.
@@ -14,13 +15,13 @@ const WITHIN: Duration = Duration::from_millis(1800);
 /// The longest time for which a failure is the answer: pages are live again soon after Redis is.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// The slots of concurrent queries of all pages. Cheap to clone.
+/// The slots of concurrent queries of all pages, half of which one viewer can take. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Queries(Arc<Semaphore>);
+pub(super) struct Queries(Shares);
 
 impl Queries {
     pub(super) fn new(most: usize) -> Self {
-        Self(Arc::new(Semaphore::new(most)))
+        Self(Shares::new(most, most.div_ceil(2)))
     }
 
     /// Runs a read in a slot and in time.
@@ -33,10 +34,13 @@ impl Queries {
     ) -> Result<T, String> {
         let until = Instant::now() + WITHIN;
         let late = |_| "Redis did not answer in time".to_owned();
-        let slot = timeout_at(until, self.0.acquire()).await.map_err(late)?;
-        let Ok(_slot) = slot else {
-            return Err("the process is ending".to_owned());
-        };
+        let mut slot = self.0.begin(Client::current());
+        slot.add(1, until)
+            .await
+            .map_err(|shortage| match shortage {
+                Shortage::OfClient => "too many queries of this viewer at the same time",
+                Shortage::OfAll => "too many queries at the same time",
+            })?;
         let read = timeout_at(until, read).await.map_err(late)?;
         read.map_err(|error| error.to_string())
     }

@@ -10,8 +10,12 @@ use lisa_service::http::body::{BodyLimits, read_limited};
 
 use super::page::Failure;
 
-/// The largest form: a payload of 1 MiB, in which each byte may take three.
-const MAX_FORM: usize = 3 * 1024 * 1024 + 64 * 1024;
+/// The largest form with a payload: 1 MiB, in which each byte may take three.
+pub(super) const WITH_PAYLOAD: usize = 3 * 1024 * 1024 + 64 * 1024;
+/// The largest form without a payload.
+pub(super) const PLAIN: usize = 16 * 1024;
+/// The most fields of a form. Further ones are ignored.
+const MAX_FIELDS: usize = 100;
 
 /// Fields by name; of a repeated one, the last value that is not empty.
 #[derive(Debug, Default)]
@@ -21,7 +25,7 @@ impl Fields {
     /// Parses a query or the body of a form.
     pub(super) fn parse(text: &[u8]) -> Self {
         let mut all = HashMap::new();
-        for (name, value) in url::form_urlencoded::parse(text) {
+        for (name, value) in url::form_urlencoded::parse(text).take(MAX_FIELDS) {
             if !value.is_empty() {
                 all.insert(name.into_owned(), value.into_owned());
             }
@@ -29,9 +33,13 @@ impl Fields {
         Self(all)
     }
 
-    /// Reads the body of a form.
-    pub(super) async fn read(body: Body, limits: &BodyLimits) -> Result<Self, Failure> {
-        let body = read_limited(body, MAX_FORM, limits).await;
+    /// Reads the body of a form of at most `max_bytes`.
+    pub(super) async fn read(
+        body: Body,
+        max_bytes: usize,
+        limits: &BodyLimits,
+    ) -> Result<Self, Failure> {
+        let body = read_limited(body, max_bytes, limits).await;
         let body = body.map_err(|error| Failure::from(Problem::from(error)))?;
         Ok(Self::parse(&body))
     }

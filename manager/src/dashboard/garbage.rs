@@ -12,7 +12,7 @@ use maud::{Markup, html};
 use super::Dashboard;
 use super::actions::{Ask, check_typed};
 use super::cache::Reading;
-use super::form::Fields;
+use super::form::{Fields, PLAIN};
 use super::garbage_filter::{
     ROWS, conditions_of, filter_form, filter_of, options_of, page_of, query_of,
 };
@@ -355,7 +355,7 @@ pub(super) async fn sweep(
     let topic = dashboard.topic(&topic).await?;
     let group = choose(&topic, Some(&group))?;
     let name = topic.name();
-    let fields = Fields::read(body, &dashboard.0.bodies).await?;
+    let fields = Fields::read(body, PLAIN, &dashboard.0.bodies).await?;
     if verb == Verb::Purge {
         check_typed(&fields, name.as_str())?;
     }

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use maud::html;
 
-use super::form::Fields;
+use super::form::{Fields, PLAIN};
 use super::page::{Choices, Context, Failure, LIVE, Page, Section, Theme, see_other};
 use super::session::Viewer;
 use super::{Dashboard, new_session_name, peer, session_cookie, session_names};
@@ -68,7 +68,7 @@ pub(super) async fn log_in(
 ) -> Result<Response, Failure> {
     let sessions = &dashboard.0.sessions;
     let peer = peer(from.as_deref());
-    let fields = Fields::read(body, &dashboard.0.bodies).await?;
+    let fields = Fields::read(body, PLAIN, &dashboard.0.bodies).await?;
     let next = next_of(&fields);
     let token = fields.text("token").unwrap_or_default().trim();
     // A right token always counts, or a stranger behind the same proxy could lock everyone out.
@@ -113,7 +113,7 @@ pub(super) async fn choose(
     Extension(context): Extension<Context>,
     body: Body,
 ) -> Result<Response, Failure> {
-    let fields = Fields::read(body, &dashboard.0.bodies).await?;
+    let fields = Fields::read(body, PLAIN, &dashboard.0.bodies).await?;
     let live = fields.value("live")?.filter(|live| LIVE.contains(live));
     let choices = Choices {
         theme: Theme::parse(fields.text("theme").unwrap_or_default()),

@@ -20,7 +20,7 @@ use maud::{Markup, html};
 use serde_json::Value as Json;
 
 use super::Dashboard;
-use super::form::Fields;
+use super::form::{Fields, WITH_PAYLOAD};
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{Commands, Level, locked, relative, sign};
 use super::text::{part, visible};
@@ -54,7 +54,7 @@ pub(super) async fn send(
 ) -> Result<Page, Failure> {
     context.require(Scope::Send)?;
     let topic = dashboard.topic(&topic).await?;
-    let form = Form(Fields::read(body, &dashboard.0.bodies).await?);
+    let form = Form(Fields::read(body, WITH_PAYLOAD, &dashboard.0.bodies).await?);
     let refuse = |status, mistakes: &Mistakes| Page {
         status,
         ..page(&topic, render(&context, &topic, &form, mistakes, html! {}))

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use lisa_core::small_file;
 use lisa_core::sync::Mutex;
-use lisa_service::http::auth::{Scope, Token, TokenSet};
+use lisa_service::http::auth::{Admitted, Scope, Token, TokenSet};
 use sha2::Sha256;
 
 /// The time without a request after which a session ends.
@@ -46,6 +46,11 @@ impl Viewer {
             Self::Anybody => true,
             Self::Token { scopes, .. } => scopes.contains(&scope),
         }
+    }
+
+    /// Returns the viewer as a client whose request is answered.
+    pub(super) fn admitted(&self) -> Admitted {
+        Admitted::new(self.can(Scope::Read), self.name().map(Into::into))
     }
 
     /// Returns the name of the token.

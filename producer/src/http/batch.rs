@@ -17,7 +17,7 @@ use futures_util::{FutureExt, stream};
 use lisa_core::broker::MAX_BATCH;
 use lisa_core::message::MessageId;
 use lisa_service::http::batch::Format;
-use lisa_service::http::body::{BodyError, BodyLimits, Lines, Share, read_reserved};
+use lisa_service::http::body::{BodyError, BodyLimits, Lines, Reservation, read_reserved};
 use lisa_service::http::{Problem, ProblemCode};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -124,7 +124,7 @@ enum Messages {
     Whole {
         messages: vec::IntoIter<Result<Bytes, Problem>>,
         /// The reservation for the whole body, of which each message is a slice.
-        _share: Share,
+        _reserved: Reservation,
     },
 }
 
@@ -153,7 +153,7 @@ async fn read_whole(
     longest: usize,
     limits: &BodyLimits,
 ) -> Result<(Messages, Format), Problem> {
-    let (body, share) = read_reserved(body, longest.max(MAX_ARRAY), limits).await?;
+    let (body, reserved) = read_reserved(body, longest.max(MAX_ARRAY), limits).await?;
     let (messages, format) = match body.trim_ascii_start().first() {
         Some(b'{') => (batch_line::lines(&body)?, Format::Lines),
         _ => (batch_line::elements(&body)?, Format::Array),
@@ -167,7 +167,7 @@ async fn read_whole(
     let checked: Vec<_> = checked.collect();
     let messages = Messages::Whole {
         messages: checked.into_iter(),
-        _share: share,
+        _reserved: reserved,
     };
     Ok((messages, format))
 }

@@ -4,6 +4,10 @@
 
 use std::collections::BTreeSet;
 
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
 use lisa_core::fields::Description;
 use lisa_core::message::MessageOptions;
 use lisa_service::http::Problem;
@@ -82,12 +86,19 @@ pub fn describe() -> OpenApi {
         .build()
 }
 
-/// Completes an OpenAPI description: adds the patterns of parameters and the responses common to all routes, removes tags
-/// without routes, and requires a token if `tokens` has any.
+/// Adds `/openapi.json`, which requires no token, to routes with this description. The text is made once.
 ///
 /// # Panics
 /// Never: a description always serializes to JSON.
-pub fn complete(description: &OpenApi, tokens: &TokenSet) -> Value {
+pub fn with_description(router: Router, description: &OpenApi, tokens: &TokenSet) -> Router {
+    let text = Bytes::from(complete(description, tokens).to_string());
+    let answer = async move || ([(CONTENT_TYPE, "application/json")], text);
+    router.route("/openapi.json", get(answer))
+}
+
+/// Completes an OpenAPI description: adds the patterns of parameters and the responses common to all routes, removes tags
+/// without routes, and requires a token if `tokens` has any.
+fn complete(description: &OpenApi, tokens: &TokenSet) -> Value {
     let mut description = serde_json::to_value(description).expect("a description is JSON");
     let paths = members(description.get_mut("paths"));
     let mut resources = BTreeSet::new();

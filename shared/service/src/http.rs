@@ -8,10 +8,12 @@ pub mod body;
 mod cross_site;
 mod fields;
 mod guard;
+pub mod json;
 pub mod ops;
 pub mod problem;
 mod reads;
 mod serve;
+pub mod share;
 mod socket;
 mod stream;
 

@@ -147,6 +147,12 @@ impl Victim {
         digits.trim_end_matches(" kB").parse().expect(what)
     }
 
+    /// Makes `VmHWM` the peak from now on.
+    pub(super) fn forget_peak(&self) {
+        let pid = self.process.pid().expect("it runs");
+        std::fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("allowed");
+    }
+
     /// Returns the number of messages it has accepted.
     pub(super) async fn accepted(&self) -> u64 {
         let metrics = self.api.get("/metrics").await.expect(200).body;

@@ -30,10 +30,16 @@ pub(super) const TRACE_ATTRIBUTE: &str = "AWSTraceHeader";
 /// The most entries of a batch.
 pub(super) const MAX_ENTRIES: usize = 10;
 
-/// A message to send.
+/// A message to send: the parameters of `SendMessage`, or an entry of `SendMessageBatch`. A single struct, because flattening
+/// one into another would build what is unknown.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Message {
+    /// Not of an entry.
+    queue_url: Option<String>,
+    /// Of an entry.
+    #[serde(default)]
+    id: String,
     message_body: Option<String>,
     delay_seconds: Option<i64>,
     #[serde(default)]
@@ -44,32 +50,13 @@ pub(super) struct Message {
     message_deduplication_id: Option<String>,
 }
 
-/// The parameters of `SendMessage`.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct Send {
-    queue_url: Option<String>,
-    #[serde(flatten)]
-    message: Message,
-}
-
 /// The parameters of `SendMessageBatch`.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct SendBatch {
     queue_url: Option<String>,
     #[serde(default)]
-    entries: Vec<Entry>,
-}
-
-/// An entry of a batch.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Entry {
-    #[serde(default)]
-    id: String,
-    #[serde(flatten)]
-    message: Message,
+    entries: Vec<Message>,
 }
 
 /// The hashes of a message that was sent. SDKs compare them with their own.
@@ -112,9 +99,9 @@ impl Checked {
     }
 }
 
-pub(super) async fn send(call: &Call<'_>, request: Send) -> Result<Response, SqsError> {
+pub(super) async fn send(call: &Call<'_>, request: Message) -> Result<Response, SqsError> {
     let queue = call.queue(request.queue_url.as_deref()).await?;
-    let Checked { message, hashes } = request.message.check(call, &queue)?;
+    let Checked { message, hashes } = request.check(call, &queue)?;
     let producer = &call.options().producer;
     let receipt = producer
         .send_message(queue.topic.name().as_str(), message)
@@ -135,7 +122,8 @@ pub(super) async fn send_batch(call: &Call<'_>, request: SendBatch) -> Result<Re
     check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
     let (mut ids, mut hashes, mut messages) = (Vec::new(), Vec::new(), Vec::new());
     let mut errors: Vec<(String, SqsError)> = Vec::new();
-    for Entry { id, message } in request.entries {
+    for mut message in request.entries {
+        let id = std::mem::take(&mut message.id);
         match message.check(call, &queue) {
             Ok(checked) => {
                 ids.push(id);

@@ -22,38 +22,25 @@ use lisa_service::http::{Problem, ProblemCode};
 /// The error of an attempt that its client ended with a visibility timeout of 0.
 const RELEASED: &str = "visibility timeout set to 0 by an SQS client";
 
-/// The parameters of `DeleteMessage` and `ChangeMessageVisibility`.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct One {
-    queue_url: Option<String>,
-    #[serde(flatten)]
-    change: Change,
-}
-
 /// The parameters of `DeleteMessageBatch` and `ChangeMessageVisibilityBatch`.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Many {
     queue_url: Option<String>,
     #[serde(default)]
-    entries: Vec<Entry>,
+    entries: Vec<Change>,
 }
 
-/// An entry of a batch.
+/// A delivery, and its new visibility timeout: the parameters of `DeleteMessage` and `ChangeMessageVisibility`, or an entry of
+/// their batches. A single struct, because flattening one into another would build what is unknown.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Entry {
+pub(super) struct Change {
+    /// Not of an entry.
+    queue_url: Option<String>,
+    /// Of an entry.
     #[serde(default)]
     id: String,
-    #[serde(flatten)]
-    change: Change,
-}
-
-/// A delivery, and its new visibility timeout.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Change {
     receipt_handle: Option<String>,
     visibility_timeout: Option<i64>,
 }
@@ -80,11 +67,11 @@ enum Verb {
     Change,
 }
 
-pub(super) async fn delete(call: &Call<'_>, request: One) -> Result<Response, SqsError> {
+pub(super) async fn delete(call: &Call<'_>, request: Change) -> Result<Response, SqsError> {
     one(call, Verb::Delete, request).await
 }
 
-pub(super) async fn change(call: &Call<'_>, request: One) -> Result<Response, SqsError> {
+pub(super) async fn change(call: &Call<'_>, request: Change) -> Result<Response, SqsError> {
     one(call, Verb::Change, request).await
 }
 
@@ -96,9 +83,9 @@ pub(super) async fn change_batch(call: &Call<'_>, request: Many) -> Result<Respo
     many(call, Verb::Change, request).await
 }
 
-async fn one(call: &Call<'_>, verb: Verb, request: One) -> Result<Response, SqsError> {
+async fn one(call: &Call<'_>, verb: Verb, request: Change) -> Result<Response, SqsError> {
     let queue = call.queue(request.queue_url.as_deref()).await?;
-    let mut results = verb.run(call, &queue, &[&request.change]).await;
+    let mut results = verb.run(call, &queue, &[&request]).await;
     results.pop().unwrap_or(Ok(()))?;
     Ok(ok(&json!({})))
 }
@@ -106,7 +93,7 @@ async fn one(call: &Call<'_>, verb: Verb, request: One) -> Result<Response, SqsE
 async fn many(call: &Call<'_>, verb: Verb, request: Many) -> Result<Response, SqsError> {
     let queue = call.queue(request.queue_url.as_deref()).await?;
     check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
-    let changes: Vec<&Change> = request.entries.iter().map(|entry| &entry.change).collect();
+    let changes: Vec<&Change> = request.entries.iter().collect();
     let results = verb.run(call, &queue, &changes).await;
     let ids = request.entries.iter().map(|entry| entry.id.as_str());
     let (mut successful, mut failed) = (Vec::new(), Vec::new());

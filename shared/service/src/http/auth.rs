@@ -21,6 +21,7 @@ use tokio::task::futures::TaskLocalFuture;
 use tower::{Layer, Service};
 
 use super::problem::{Problem, ProblemCode};
+use super::share::Client;
 
 words!(
     /// A permission of a token. No scope includes another.
@@ -265,17 +266,52 @@ impl TokenSet {
 }
 
 tokio::task_local! {
-    /// The client of the request being answered.
-    static CLIENT: Client;
+    /// The client of the request being answered, if it was admitted.
+    static ADMITTED: Admitted;
 }
 
-/// The client of an admitted request, as the future of [`Guarded`] holds it.
+/// An admitted client, as the future of [`Guarded`] holds it.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct Admitted {
     /// True if it may read.
     may_read: bool,
     /// The name of its token, if tokens are configured.
     token: Option<Arc<str>>,
+}
+
+impl Admitted {
+    /// Creates a client with the name of its token. It has none if no tokens are configured, or only that of a delivery.
+    #[must_use]
+    pub fn new(may_read: bool, token: Option<Arc<str>>) -> Self {
+        Self { may_read, token }
+    }
+
+    /// Creates the client with this token; `None` if no tokens are configured.
+    #[must_use]
+    pub fn by(token: Option<&Token>) -> Self {
+        let may_read = token.is_none_or(|token| token.has(Scope::Read));
+        Self::new(may_read, token.map(|token| token.name().into()))
+    }
+
+    /// Returns the client: by its token, or else by the address of the request being answered.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.token
+            .clone()
+            .map_or_else(Client::current, Client::Token)
+    }
+
+    /// Runs the answer to a request of this client.
+    pub fn scope<F: Future>(self, answer: F) -> TaskLocalFuture<Self, F> {
+        ADMITTED.scope(self, answer)
+    }
+}
+
+/// Returns true while a request is answered whose client was admitted: with a token, or because no tokens are configured.
+/// Others are strangers.
+#[must_use]
+pub fn is_admitted() -> bool {
+    ADMITTED.try_with(|_| ()).is_ok()
 }
 
 /// Returns true while a request is answered whose token has the scope `read`, or if no tokens are configured.
@@ -283,20 +319,16 @@ pub struct Client {
 /// An error may only then name topics, groups or messages that the request did not name.
 #[must_use]
 pub fn may_read() -> bool {
-    CLIENT.try_with(|client| client.may_read).unwrap_or(false)
+    ADMITTED.try_with(|client| client.may_read).unwrap_or(false)
 }
 
 /// Returns the name of the token of the request being answered; `None` if no tokens are configured.
 #[must_use]
 pub fn token_name() -> Option<Arc<str>> {
-    CLIENT
+    ADMITTED
         .try_with(|client| client.token.clone())
         .unwrap_or_default()
 }
-
-/// The name of the token of an admitted request, stored in the request's extensions.
-#[derive(Clone, Debug)]
-pub(super) struct TokenName(pub(super) Arc<str>);
 
 /// Returns the token of the `Authorization: Bearer` header; `None` if there is no such header, or several.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
@@ -335,26 +367,21 @@ pub struct Guarded<S> {
 impl<S: Service<Request, Response = Response>> Service<Request> for Guarded<S> {
     type Response = Response;
     type Error = S::Error;
-    type Future = Either<TaskLocalFuture<Client, S::Future>, Ready<Result<Response, S::Error>>>;
+    type Future = Either<TaskLocalFuture<Admitted, S::Future>, Ready<Result<Response, S::Error>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request) -> Self::Future {
+    fn call(&mut self, request: Request) -> Self::Future {
         match self
             .require
             .tokens
             .admit(request.headers(), self.require.scope)
         {
             Ok(token) => {
-                let may_read = token.is_none_or(|token| token.has(Scope::Read));
-                let token: Option<Arc<str>> = token.map(|token| token.name().into());
-                if let Some(name) = &token {
-                    request.extensions_mut().insert(TokenName(name.clone()));
-                }
-                let client = Client { may_read, token };
-                Either::Left(CLIENT.scope(client, self.inner.call(request)))
+                let client = Admitted::by(token);
+                Either::Left(ADMITTED.scope(client, self.inner.call(request)))
             }
             Err(denied) => Either::Right(ready(Ok(denied.into_response()))),
         }

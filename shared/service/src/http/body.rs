@@ -1,78 +1,117 @@
-//! Reads request bodies in bounded memory and time: whole, as JSON, or line by line.
+//! Reads request bodies in bounded memory and time: whole, or line by line.
 //!
-//! Enforces only sizes and times; the routes interpret the bytes.
+//! Enforces only sizes and times; the routes interpret the bytes. Clients that were not admitted share less memory, and all
+//! lines of one together have the time of one line.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::{IntoResponse, Response};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
-use serde::Deserialize;
-use serde::de::Error;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
+use super::auth;
 use super::problem::{Problem, ProblemCode};
+use super::share::{Client, Share, Shares, Shortage};
 
-/// The memory for all incomplete bodies of a listener, in bytes.
-const ROOM: usize = 256 * 1024 * 1024;
-/// The first bytes of each body, which do not count against that memory. A connection costs about as much anyway, and small
-/// bodies are never refused.
-const FREE: usize = 64 * 1024;
+/// The memory for incomplete bodies, in bytes.
+struct Room {
+    all: usize,
+    of_one: usize,
+    /// The first bytes of each body, which do not count. A connection costs about as much anyway, and small bodies are never
+    /// refused.
+    free: usize,
+}
+
+/// The memory for admitted clients of a listener.
+const OF_CLIENTS: Room = Room {
+    all: 256 * 1024 * 1024,
+    of_one: 128 * 1024 * 1024,
+    free: 64 * 1024,
+};
+/// The memory for all others, who cannot take that of the clients.
+const OF_STRANGERS: Room = Room {
+    all: 32 * 1024 * 1024,
+    of_one: 16 * 1024 * 1024,
+    free: 8 * 1024,
+};
 
 /// The limits of the bodies of a listener. Clones share the memory.
 #[derive(Clone, Debug)]
 pub struct BodyLimits {
     within: Duration,
-    room: Arc<Semaphore>,
+    clients: Shares,
+    strangers: Shares,
 }
 
 impl BodyLimits {
-    /// Creates limits. Each body, or each line of one, must arrive `within` this time. All incomplete bodies together take
-    /// at most 256 MiB, not counting the first 64 KiB of each.
+    /// Creates limits. Each body, or each line of one, must arrive `within` this time.
+    ///
+    /// All incomplete bodies of admitted clients together take at most 256 MiB, and those of one client half of it. The first
+    /// 64 KiB of each do not count. Bodies of other clients take at most 32 MiB, beyond 8 KiB each.
     #[must_use]
     pub fn new(within: Duration) -> Self {
-        Self::with_room(within, ROOM)
+        Self::with_room(within, OF_CLIENTS.all, OF_CLIENTS.of_one)
     }
 
-    fn with_room(within: Duration, bytes: usize) -> Self {
+    fn with_room(within: Duration, all: usize, of_one: usize) -> Self {
         Self {
             within,
-            room: Arc::new(Semaphore::new(bytes)),
+            clients: Shares::new(all, of_one),
+            strangers: Shares::new(OF_STRANGERS.all, OF_STRANGERS.of_one),
         }
     }
 
-    fn share(&self) -> Share {
-        Share {
-            room: self.room.clone(),
-            held: None,
+    /// Begins the body of the request being answered.
+    fn begin(&self) -> Reservation {
+        let is_admitted = auth::is_admitted();
+        let (shares, free) = match is_admitted {
+            true => (&self.clients, OF_CLIENTS.free),
+            false => (&self.strangers, OF_STRANGERS.free),
+        };
+        Reservation {
+            share: shares.begin(Client::current()),
+            free,
+            clients: (!is_admitted).then(|| self.clients.clone()),
         }
     }
 }
 
 /// The memory reserved for one body. Dropping it ends the reservation.
 #[derive(Debug)]
-pub struct Share {
-    room: Arc<Semaphore>,
-    held: Option<OwnedSemaphorePermit>,
+pub struct Reservation {
+    share: Share,
+    free: usize,
+    /// The memory for admitted clients, if this is the body of another one.
+    clients: Option<Shares>,
 }
 
-impl Share {
-    /// Grows the reservation to `bytes`. Does not wait: bodies that hold memory and wait for more could block each other.
+impl Reservation {
+    /// Grows to `bytes`. Does not wait: bodies that hold memory and wait for more could block each other.
     fn grow(&mut self, bytes: usize) -> Result<(), BodyError> {
-        let held = self.held.as_ref().map_or(0, |held| held.num_permits());
-        let missing = bytes.saturating_sub(FREE).saturating_sub(held);
-        if missing == 0 {
-            return Ok(());
+        let missing = bytes.saturating_sub(self.free);
+        match missing.saturating_sub(self.share.held()) {
+            0 => Ok(()),
+            missing => Ok(self.share.try_add(missing)?),
         }
-        let missing = u32::try_from(missing).map_err(|_| BodyError::Crowded)?;
-        let more = self.room.clone().try_acquire_many_owned(missing);
-        let more = more.map_err(|_| BodyError::Crowded)?;
-        match &mut self.held {
-            Some(held) => held.merge(more),
-            None => self.held = Some(more),
+    }
+
+    /// Returns true if the client was not admitted yet.
+    fn is_of_stranger(&self) -> bool {
+        self.clients.is_some()
+    }
+
+    /// Counts the body as that of an admitted client from now on.
+    ///
+    /// # Errors
+    /// There is no memory for it now.
+    pub fn admit(&mut self, client: Client) -> Result<(), BodyError> {
+        if let Some(clients) = self.clients.take() {
+            let share = clients.begin(client);
+            let bytes = self.free + std::mem::replace(&mut self.share, share).held();
+            self.free = OF_CLIENTS.free;
+            self.grow(bytes)?;
         }
         Ok(())
     }
@@ -98,8 +137,8 @@ pub enum BodyError {
         limit: usize,
     },
     /// Too many large bodies arrive at the same time; a later attempt may succeed.
-    #[error("too many large bodies at the same time; retry later")]
-    Crowded,
+    #[error("too many large bodies at the same time{}; retry later", match .0 { Shortage::OfClient => " from this client", Shortage::OfAll => "" })]
+    Crowded(Shortage),
     /// The body did not arrive in time.
     #[error("body not received in time")]
     Timeout,
@@ -108,11 +147,17 @@ pub enum BodyError {
     Broken(#[source] axum::Error),
 }
 
+impl From<Shortage> for BodyError {
+    fn from(shortage: Shortage) -> Self {
+        Self::Crowded(shortage)
+    }
+}
+
 impl From<BodyError> for Problem {
     fn from(error: BodyError) -> Self {
         let code = match error {
             BodyError::TooLarge { .. } | BodyError::LineTooLong { .. } => ProblemCode::TooLarge,
-            BodyError::Crowded => ProblemCode::Unavailable,
+            BodyError::Crowded(_) => ProblemCode::Unavailable,
             BodyError::Timeout => ProblemCode::Timeout,
             BodyError::Broken(_) => ProblemCode::Invalid,
         };
@@ -151,7 +196,21 @@ pub async fn read_reserved(
     body: Body,
     max_bytes: usize,
     limits: &BodyLimits,
-) -> Result<(Bytes, Share), BodyError> {
+) -> Result<(Bytes, Reservation), BodyError> {
+    read_admitting(body, max_bytes, limits, |_| false).await
+}
+
+/// Reads a body like [`read_reserved`] that itself has the credential of its client. `admits` gets the beginning that has
+/// arrived, each time at least twice as much as before. Once it returns true, the client is admitted.
+///
+/// # Errors
+/// As [`read_limited`].
+pub async fn read_admitting(
+    mut body: Body,
+    max_bytes: usize,
+    limits: &BodyLimits,
+    admits: impl Fn(&[u8]) -> bool,
+) -> Result<(Bytes, Reservation), BodyError> {
     let too_large = |size| BodyError::TooLarge {
         size,
         limit: max_bytes,
@@ -160,11 +219,12 @@ pub async fn read_reserved(
     if declared > max_bytes {
         return Err(too_large(declared));
     }
+    let longest = body.size_hint().exact().map_or(max_bytes, |_| declared);
     let deadline = Instant::now() + limits.within;
-    let mut share = limits.share();
-    let mut body = body;
+    let mut reserved = limits.begin();
     let mut first = Bytes::new();
-    let mut whole = BytesMut::new();
+    let mut whole = Vec::new();
+    let mut next_check = 1;
     while let Some(chunk) = next_chunk(&mut body, deadline).await? {
         let size = chunk.len() + first.len().max(whole.len());
         if size > max_bytes {
@@ -172,36 +232,31 @@ pub async fn read_reserved(
         }
         // Most bodies arrive in one piece, which needs no copy.
         if first.is_empty() && whole.is_empty() {
+            reserved.grow(size)?;
             first = chunk;
-            continue;
+        } else {
+            if size > whole.capacity() {
+                // Grows with what has arrived: to declare a length costs its client nothing.
+                let capacity = (2 * size).min(longest);
+                reserved.grow(capacity)?;
+                whole.reserve_exact(capacity - whole.len());
+            }
+            whole.extend_from_slice(&std::mem::take(&mut first));
+            whole.extend_from_slice(&chunk);
         }
-        if whole.is_empty() {
-            let size = declared.max(first.len() + chunk.len());
-            share.grow(size)?;
-            whole.reserve(size);
-            whole.extend_from_slice(&first);
+        if reserved.is_of_stranger() && size >= next_check {
+            next_check = 2 * size;
+            if admits(if whole.is_empty() { &first } else { &whole }) {
+                reserved.admit(reserved.share.client())?;
+            }
         }
-        share.grow(whole.len() + chunk.len())?;
-        whole.extend_from_slice(&chunk);
     }
     let bytes = if whole.is_empty() {
         first
     } else {
-        whole.freeze()
+        whole.into()
     };
-    Ok((bytes, share))
-}
-
-/// Parses a JSON object. Without this check, serde would also accept an array of the struct's fields in order.
-///
-/// # Errors
-/// The bytes are not a JSON object of this type.
-pub fn object<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error> {
-    let first = json.iter().find(|byte| !b" \t\r\n".contains(byte));
-    if first != Some(&b'{') {
-        return Err(serde_json::Error::custom("expected a JSON object"));
-    }
-    serde_json::from_slice(json)
+    Ok((bytes, reserved))
 }
 
 /// The non-empty lines of a body, read in memory bounded by the longest allowed line plus one chunk.
@@ -212,7 +267,9 @@ pub struct Lines {
     limits: BodyLimits,
     chunk: Bytes,
     line: BytesMut,
-    share: Share,
+    reserved: Reservation,
+    /// The end of the time for all lines of a client that is not admitted.
+    until: Instant,
     number: u64,
     too_long: bool,
     ended: bool,
@@ -227,7 +284,8 @@ impl Lines {
             body,
             max_line,
             limits: limits.clone(),
-            share: limits.share(),
+            reserved: limits.begin(),
+            until: Instant::now() + limits.within,
             chunk: Bytes::new(),
             line: BytesMut::new(),
             number: 0,
@@ -242,6 +300,20 @@ impl Lines {
         self.number
     }
 
+    /// Returns true if the client was not admitted yet. All its lines together must arrive in the time of one.
+    #[must_use]
+    pub fn are_of_stranger(&self) -> bool {
+        self.reserved.is_of_stranger()
+    }
+
+    /// Admits the client, because a line had a valid credential.
+    ///
+    /// # Errors
+    /// There is no memory for the line that arrives now.
+    pub fn admit(&mut self) -> Result<(), BodyError> {
+        self.reserved.admit(self.reserved.share.client())
+    }
+
     /// Returns the next line without its `\n` or `\r\n`; `None` at the end. The last line needs no terminator.
     ///
     /// # Errors
@@ -251,7 +323,10 @@ impl Lines {
     /// # Cancel safety
     /// Safe: no byte is lost, but the timeout of the line starts again.
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
-        let deadline = Instant::now() + self.limits.within;
+        let mut deadline = Instant::now() + self.limits.within;
+        if self.are_of_stranger() {
+            deadline = deadline.min(self.until);
+        }
         loop {
             if let Some(end) = self.chunk.iter().position(|byte| *byte == b'\n') {
                 let piece = self.chunk.split_to(end + 1).slice(..end);
@@ -285,7 +360,7 @@ impl Lines {
             self.too_long = true;
             self.line.clear();
         } else {
-            self.share.grow(self.line.len() + piece.len())?;
+            self.reserved.grow(self.line.len() + piece.len())?;
             self.line.extend_from_slice(&piece);
         }
         Ok(())
@@ -303,7 +378,7 @@ impl Lines {
     /// Ends and returns the current line; `None` if it is empty.
     fn finish(&mut self) -> Option<Result<Bytes, BodyError>> {
         let mut line = self.line.split().freeze();
-        self.share.held = None;
+        self.reserved.share.clear();
         let at_end = self.ended && line.is_empty() && !self.too_long;
         self.number += u64::from(!at_end);
         if line.ends_with(b"\r") {
@@ -402,6 +477,33 @@ mod tests {
         assert!(lines.next().await.is_none());
     }
 
+    /// Reads as a client with a token does.
+    fn admitted<F: Future>(read: F) -> impl Future<Output = F::Output> {
+        auth::Admitted::new(false, None).scope(read)
+    }
+
+    #[tokio::test]
+    async fn a_stranger_has_less_memory_until_its_body_admits_it() {
+        let limits = soon();
+        let pieces = |mib: usize| {
+            let piece = Bytes::from_static(&[b'x'; 1024 * 1024]);
+            Body::from_stream(stream::iter(vec![piece; mib]).map(Ok::<_, Infallible>))
+        };
+        let most = 64 * 1024 * 1024;
+        let stranger = read_limited(pieces(20), most, &limits).await;
+        let crowded = stranger.unwrap_err().to_string();
+        assert!(crowded.contains("from this client"), "{crowded}");
+        let admits = |begun: &[u8]| begun.len() >= 2 * 1024 * 1024;
+        let (bytes, reserved) = read_admitting(pieces(20), most, &limits, admits)
+            .await
+            .unwrap();
+        assert_eq!(bytes.len(), 20 * 1024 * 1024);
+        assert_eq!(limits.strangers.free(), OF_STRANGERS.all);
+        assert!(limits.clients.free() <= OF_CLIENTS.all - 19 * 1024 * 1024);
+        drop(reserved);
+        assert_eq!(limits.clients.free(), OF_CLIENTS.all);
+    }
+
     /// Returns a body of `kib` KiB without a line break, which then stalls.
     fn endless(kib: usize) -> Body {
         let pieces = (0..kib).map(|_| Ok::<_, Infallible>(Bytes::from_static(&[b'x'; 1024])));
@@ -416,24 +518,25 @@ mod tests {
             let pieces = [half.clone(), half.clone()].map(Ok::<_, Infallible>);
             Body::from_stream(stream::iter(pieces))
         };
-        let limits = BodyLimits::with_room(Duration::from_secs(5), LARGE);
-        let (bytes, share) = read_reserved(body(), LARGE, &limits).await.unwrap();
+        let limits = BodyLimits::with_room(Duration::from_secs(5), LARGE, LARGE);
+        let read = || admitted(read_reserved(body(), LARGE, &limits));
+        let (bytes, reserved) = read().await.unwrap();
         assert_eq!(bytes.len(), LARGE);
-        let crowded = read_limited(body(), LARGE, &limits).await;
-        assert!(matches!(crowded, Err(BodyError::Crowded)), "{crowded:?}");
-        drop(share);
-        assert_eq!(read_limited(body(), LARGE, &limits).await.unwrap(), bytes);
+        let crowded = read().await;
+        assert!(matches!(crowded, Err(BodyError::Crowded(_))), "{crowded:?}");
+        drop(reserved);
+        assert_eq!(read().await.unwrap().0, bytes);
     }
 
     #[tokio::test]
     async fn large_bodies_share_their_memory_and_small_ones_take_none() {
         const KIB: usize = 1024;
         const LARGE: usize = 1000 * KIB;
-        let limits = BodyLimits::with_room(Duration::from_secs(5), 600 * KIB);
+        let limits = BodyLimits::with_room(Duration::from_secs(5), 600 * KIB, 600 * KIB);
         let mut under_way = Vec::new();
         for number in 0..8 {
             let (limits, body) = (limits.clone(), endless(264));
-            under_way.push(Box::pin(async move {
+            under_way.push(Box::pin(admitted(async move {
                 match number % 2 {
                     0 => read_limited(body, LARGE, &limits).await.map(drop),
                     _ => match Lines::new(body, LARGE, &limits).next().await {
@@ -441,13 +544,13 @@ mod tests {
                         None => Ok(()),
                     },
                 }
-            }));
+            })));
         }
         let mut crowded = 0;
         under_way.retain_mut(|read| match read.as_mut().now_or_never() {
             None => true,
             Some(ended) => {
-                assert!(matches!(ended, Err(BodyError::Crowded)));
+                assert!(matches!(ended, Err(BodyError::Crowded(_))));
                 crowded += 1;
                 false
             }
@@ -455,10 +558,10 @@ mod tests {
         assert_eq!((under_way.len(), crowded), (3, 5), "200 KiB each of 600");
         let small = pieces(&["ab", "cd"]);
         assert_eq!(read_limited(small, 4, &limits).await.unwrap(), "abcd");
-        let problem = Problem::from(BodyError::Crowded);
+        let problem = Problem::from(BodyError::Crowded(Shortage::OfAll));
         assert_eq!(problem.code(), ProblemCode::Unavailable);
         drop(under_way);
-        assert_eq!(limits.room.available_permits(), 600 * KIB);
+        assert_eq!(limits.clients.free(), 600 * KIB);
     }
 
     #[tokio::test]

@@ -3,17 +3,17 @@
 use lisa_core::fields::{Fields, JsonReader};
 use serde_json::{Map, Value};
 
-use super::body::object;
+use super::json::{FEW, object};
 use super::problem::{Problem, ProblemCode};
 
-/// Reads the fields of a body, which may be empty. A field that is `null` is missing.
+/// Reads the fields of a body, which may be empty. A list in a long body may have a value for every 16 bytes. A field that is `null` is missing.
 ///
 /// # Errors
 /// One problem that lists everything that is wrong.
 pub fn read_fields<F: Fields>(body: &[u8]) -> Result<F, Problem> {
     let given: Map<String, Value> = match body.trim_ascii().is_empty() {
         true => Map::new(),
-        false => object(body).map_err(|error| {
+        false => object(body, FEW.max(body.len() / 16)).map_err(|error| {
             let detail = format!("body is not valid: {error}");
             Problem::new(ProblemCode::Invalid, detail).error("body", error.to_string())
         })?,

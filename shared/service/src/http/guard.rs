@@ -23,6 +23,7 @@ use tracing::{Instrument, field};
 use super::cross_site::CrossSite;
 use super::ops;
 use super::problem::{Problem, ProblemCode};
+use super::share::Client;
 use crate::metrics::Metrics;
 use crate::supervise::panic_text;
 
@@ -80,6 +81,7 @@ async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Resp
     let route = matched.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
     let method = method_label(request.method());
     let refusal = guard.refusal(&request, route);
+    let client = Client::of(&request);
     let span = tracing::info_span!(
         "http",
         method,
@@ -90,7 +92,10 @@ async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Resp
     let mut response = async {
         match refusal {
             Some(problem) => problem.into_response(),
-            None => match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+            None => match AssertUnwindSafe(client.scope(next.run(request)))
+                .catch_unwind()
+                .await
+            {
                 Ok(response) => as_problem(response).await,
                 Err(panic) => {
                     guard.metrics.panicked("request");

@@ -1,19 +1,14 @@
 //! Limits routes that only read: the time of a read, the number of concurrent reads, and each client's share of them.
 
-use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use lisa_core::sync::Mutex;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use super::auth::TokenName;
 use super::problem::{Problem, ProblemCode};
+use super::share::{Client, Shares, Shortage};
 
 /// The longest time of a read, including the wait for a slot.
 const READ_WITHIN: Duration = Duration::from_secs(2);
@@ -31,13 +26,11 @@ const CONCURRENT_WAITS: usize = 16;
 const SHARE_OF_WAITS: usize = 4;
 /// The longest time of a read that waits for up to 20 s.
 const WAIT_WITHIN: Duration = Duration::from_secs(25);
-/// The network bits of an IPv6 address: a /64 counts as one client.
-const NETWORK: u128 = !(u64::MAX as u128);
 
 /// The limits of routes that only read. Cheap to clone; clones share the limits. A process has one set for all its routes.
 #[derive(Clone, Debug)]
 pub struct Reads {
-    slots: Arc<Slots>,
+    slots: Shares,
     within: Duration,
 }
 
@@ -50,11 +43,7 @@ impl Default for Reads {
 impl Reads {
     fn new(slots: usize, share: usize, within: Duration) -> Self {
         Self {
-            slots: Arc::new(Slots {
-                all: Semaphore::new(slots),
-                share,
-                clients: Mutex::default(),
-            }),
+            slots: Shares::new(slots, share),
             within,
         }
     }
@@ -77,28 +66,25 @@ impl Reads {
     /// If Redis does not answer, the problem is `unavailable`, never `indeterminate`: a read leaves nothing half done.
     pub async fn bound(State(reads): State<Self>, request: Request, next: Next) -> Response {
         let until = Instant::now() + reads.within;
-        let share = Share::of(reads.slots.clone(), Client::of(&request));
-        // The share comes first, so that the excess reads of one client do not wait in the others' queue.
-        let Ok(Ok(_own)) = timeout_at(until, share.permits.acquire()).await else {
-            return unavailable("too many concurrent reads of this client");
-        };
-        let Ok(Ok(_slot)) = timeout_at(until, reads.slots.all.acquire()).await else {
-            return unavailable("too many concurrent reads");
-        };
-        answer_within(until, request, next).await
+        let mut slot = reads.slots.begin(Client::of(&request));
+        match slot.add(1, until).await {
+            Ok(()) => answer_within(until, request, next).await,
+            Err(Shortage::OfClient) => unavailable("too many concurrent reads of this client"),
+            Err(Shortage::OfAll) => unavailable("too many concurrent reads"),
+        }
     }
 
     /// Does what [`Reads::bound`] does for a read that waits, but refuses at once what exceeds the limits: a slot is free only
     /// when a wait ends.
     pub async fn bound_waits(State(reads): State<Self>, request: Request, next: Next) -> Response {
-        let share = Share::of(reads.slots.clone(), Client::of(&request));
-        let Ok(_own) = share.permits.try_acquire() else {
-            return unavailable("too many requests of this client wait; retry later");
-        };
-        let Ok(_slot) = reads.slots.all.try_acquire() else {
-            return unavailable("too many requests wait; retry later");
-        };
-        answer_within(Instant::now() + reads.within, request, next).await
+        let mut slot = reads.slots.begin(Client::of(&request));
+        match slot.try_add(1) {
+            Ok(()) => answer_within(Instant::now() + reads.within, request, next).await,
+            Err(Shortage::OfClient) => {
+                unavailable("too many requests of this client wait; retry later")
+            }
+            Err(Shortage::OfAll) => unavailable("too many requests wait; retry later"),
+        }
     }
 }
 
@@ -116,94 +102,14 @@ fn unavailable(detail: &str) -> Response {
     Problem::new(ProblemCode::Unavailable, detail).into_response()
 }
 
-/// The slots of concurrent reads, and their clients.
-#[derive(Debug)]
-struct Slots {
-    all: Semaphore,
-    share: usize,
-    /// The clients with requests in progress; at most one for each connection.
-    clients: Mutex<HashMap<Client, Requests>>,
-}
-
-/// The requests of one client that run or wait.
-#[derive(Debug)]
-struct Requests {
-    count: usize,
-    permits: Arc<Semaphore>,
-}
-
-/// The client to which a read is attributed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Client {
-    Token(Arc<str>),
-    /// A client without a token.
-    Address(IpAddr),
-    Unknown,
-}
-
-impl Client {
-    fn of(request: &Request) -> Self {
-        let extensions = request.extensions();
-        if let Some(TokenName(name)) = extensions.get() {
-            return Self::Token(name.clone());
-        }
-        match extensions.get::<ConnectInfo<SocketAddr>>() {
-            Some(ConnectInfo(peer)) => Self::Address(network(peer.ip())),
-            None => Self::Unknown,
-        }
-    }
-}
-
-/// Returns the address that identifies a client. For IPv6 it is the network, because one client may have all its addresses.
-fn network(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V6(peer) => IpAddr::V6((peer.to_bits() & NETWORK).into()),
-        peer @ IpAddr::V4(_) => peer,
-    }
-}
-
-/// One request's reference to its client's share. Dropping the last one removes the client's record.
-struct Share {
-    slots: Arc<Slots>,
-    client: Client,
-    permits: Arc<Semaphore>,
-}
-
-impl Share {
-    fn of(slots: Arc<Slots>, client: Client) -> Self {
-        let permits = {
-            let mut clients = slots.clients.lock();
-            let requests = clients.entry(client.clone()).or_insert_with(|| Requests {
-                count: 0,
-                permits: Arc::new(Semaphore::new(slots.share)),
-            });
-            requests.count += 1;
-            requests.permits.clone()
-        };
-        Self {
-            slots,
-            client,
-            permits,
-        }
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        let mut clients = self.slots.clients.lock();
-        if let Some(requests) = clients.get_mut(&self.client) {
-            requests.count -= 1;
-            if requests.count == 0 {
-                clients.remove(&self.client);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
     use axum::Router;
     use axum::body::{Body, to_bytes};
+    use axum::extract::ConnectInfo;
     use axum::middleware::from_fn_with_state;
     use axum::routing::get;
     use tokio::sync::Notify;
@@ -230,7 +136,7 @@ mod tests {
         let mut waits: Vec<JoinHandle<_>> = (0..CONCURRENT_WAITS)
             .map(|n| wait_as(n / SHARE_OF_WAITS))
             .collect();
-        while reads.slots.all.available_permits() > 0 {
+        while reads.slots.free() > 0 {
             tokio::task::yield_now().await;
         }
         let (status, _, body) = answer(router.clone(), from(0)).await;
@@ -238,11 +144,11 @@ mod tests {
         let (status, _, body) = answer(router.clone(), from(9)).await;
         assert!(status == 503 && !body.contains("of this client"), "{body}");
         waits.pop().unwrap().abort();
-        while reads.slots.all.available_permits() == 0 {
+        while reads.slots.free() == 0 {
             tokio::task::yield_now().await;
         }
         let last = wait_as(9);
-        while reads.slots.all.available_permits() > 0 {
+        while reads.slots.free() > 0 {
             tokio::task::yield_now().await;
         }
         release.notify_waiters();
@@ -297,9 +203,9 @@ mod tests {
             within: Duration::from_secs(60),
             ..reads.clone()
         };
-        let free = reads.slots.all.available_permits();
+        let free = reads.slots.free();
         let read = tokio::spawn(answer(router(&patient, Arc::default()), request));
-        while reads.slots.all.available_permits() == free {
+        while reads.slots.free() == free {
             tokio::task::yield_now().await;
         }
         read
@@ -329,7 +235,7 @@ mod tests {
         go_on.notify_one();
         reads.within = READ_WITHIN;
         let (status, ..) = ask(&router(&reads, go_on), "/slow").await;
-        assert_eq!((status, reads.slots.all.available_permits()), (200, 1));
+        assert_eq!((status, reads.slots.free()), (200, 1));
     }
 
     #[tokio::test]
@@ -362,8 +268,7 @@ mod tests {
             read.abort();
             read.await.unwrap_err();
         }
-        assert_eq!(reads.slots.all.available_permits(), 4);
-        assert!(reads.slots.clients.lock().is_empty(), "{:?}", reads.slots);
+        assert_eq!(reads.slots.free(), 4);
     }
 
     #[tokio::test]
@@ -383,8 +288,8 @@ mod tests {
             request
         };
         let router = with_token(router(&reads, Arc::default()));
-        let held = Share::of(reads.slots.clone(), Client::Token("abc".into()));
-        let _permit = held.permits.acquire().await.unwrap();
+        let mut held = reads.slots.begin(Client::Token("abc".into()));
+        held.try_add(1).unwrap();
         let (status, ..) = answer(router.clone(), from("10.0.0.2:1", "abc")).await;
         assert_eq!(status, 503);
         let (status, ..) = answer(router, from("10.0.0.1:1", "other")).await;

@@ -49,7 +49,7 @@ fn verify(
     let authorization = Authorization::read(headers)?.expect("a signed request");
     let token = authorization.token(&tokens, headers, "service", now)?;
     let uri = path.parse().unwrap();
-    authorization.verify(token, method, &uri, headers, body)?;
+    authorization.verify(token, method, &uri, headers, &hex(&Sha256::digest(body)))?;
     Ok(token.name().to_owned())
 }
 

@@ -1,0 +1,143 @@
+//! Parses JSON that clients send, in memory bounded by what it may hold.
+//!
+//! A value of two bytes, such as an element of `[0,0]`, takes 32 bytes or more once it is parsed. So the number of values is
+//! limited before any is built.
+
+use std::fmt;
+
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Error;
+use serde_json::value::RawValue;
+
+/// The most values of an object with a few fields, including those within others. Names of fields do not count.
+pub const FEW: usize = 4096;
+
+/// Parses a JSON object of at most `max_values` values. Without this check, serde would also accept an array of the struct's
+/// fields in order.
+///
+/// # Errors
+/// The bytes are not a JSON object of this type, or it has too many values.
+pub fn object<'a, T: Deserialize<'a>>(json: &'a [u8], max_values: usize) -> Result<T, Error> {
+    let first = json.iter().find(|byte| !b" \t\r\n".contains(byte));
+    if first != Some(&b'{') {
+        return Err(Error::custom("expected a JSON object"));
+    }
+    if exceeds(json, max_values) {
+        return Err(Error::custom(format!("more than {max_values} values")));
+    }
+    serde_json::from_slice(json)
+}
+
+/// Returns true if the text has more than `most` values. Of what is no JSON, counts whatever looks like one.
+fn exceeds(json: &[u8], most: usize) -> bool {
+    // Each value is the first one, the first one in an object or array, or follows a comma.
+    let (mut values, mut is_in_string, mut bytes) = (1, false, json.iter());
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => is_in_string = !is_in_string,
+            b'\\' if is_in_string => {
+                bytes.next();
+            }
+            b',' | b'[' | b'{' if !is_in_string => {
+                values += 1;
+                if values > most {
+                    return true;
+                }
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
+/// The texts of the elements of an array. Those beyond the limit are only counted.
+#[derive(Debug)]
+pub struct Elements<'a> {
+    /// The first elements.
+    pub texts: Vec<&'a str>,
+    /// The number of all elements.
+    pub count: usize,
+}
+
+/// Splits a JSON array into the texts of its elements, each of which may be any JSON. Keeps at most `most`.
+///
+/// # Errors
+/// The bytes are not a JSON array.
+pub fn elements(json: &[u8], most: usize) -> Result<Elements<'_>, Error> {
+    let mut from = serde_json::Deserializer::from_slice(json);
+    let all = from.deserialize_seq(First(most))?;
+    from.end()?;
+    Ok(all)
+}
+
+/// Returns the first element of an array of which only the beginning may be there.
+pub fn first_element(json: &[u8]) -> Option<&str> {
+    let rest = json.trim_ascii_start().strip_prefix(b"[")?;
+    let mut elements = serde_json::Deserializer::from_slice(rest).into_iter::<&RawValue>();
+    Some(elements.next()?.ok()?.get())
+}
+
+struct First(usize);
+
+impl<'de> Visitor<'de> for First {
+    type Value = Elements<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Self::Value, A::Error> {
+        let (mut texts, mut count) = (Vec::new(), 0);
+        while let Some(element) = array.next_element::<&RawValue>()? {
+            count += 1;
+            if count <= self.0 {
+                texts.push(element.get());
+            }
+        }
+        Ok(Elements { texts, count })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, Value};
+
+    use super::*;
+
+    #[test]
+    fn values_are_counted_before_they_are_built() {
+        for (json, values) in [
+            ("{}", 2),
+            (r#"{"a": 1, "b": [2, {"c": 3}]}"#, 6),
+            (r#"{"a": ",[{\",[{", "b": 1}"#, 3),
+            (r#" {"a\\": [1,2,3]} "#, 5),
+        ] {
+            let parse = |most| object::<Map<String, Value>>(json.as_bytes(), most);
+            assert!(parse(values).is_ok(), "{json}");
+            let error = parse(values - 1).unwrap_err().to_string();
+            assert_eq!(error, format!("more than {} values", values - 1), "{json}");
+        }
+        let zeros = format!("{{\"a\": [{}", "0,".repeat(1_000_000));
+        let error = object::<Value>(zeros.as_bytes(), FEW).unwrap_err();
+        assert_eq!(error.to_string(), "more than 4096 values");
+    }
+
+    #[test]
+    fn of_an_array_the_first_elements_are_kept_and_all_are_counted() {
+        let all = elements(b" [1, {\"a\": [2]}, \"x\"] ", 2).unwrap();
+        assert_eq!((all.texts, all.count), (vec!["1", "{\"a\": [2]}"], 3));
+        assert_eq!(elements(b"[]", 2).unwrap().count, 0);
+        for bad in ["{}", "[1", "[1] 2", "1", ""] {
+            assert!(elements(bad.as_bytes(), 2).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_first_element_is_known_before_the_array_ends() {
+        assert_eq!(first_element(b" [ {\"a\": 1}, {\"b"), Some("{\"a\": 1}"));
+        for incomplete in ["", "[", "[]", "[{\"a\": 1", "{\"a\": 1}"] {
+            assert_eq!(first_element(incomplete.as_bytes()), None, "{incomplete}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Divides a limited resource among clients, so that no client can take all of it.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{ConnectInfo, Request};
+use lisa_core::sync::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+use super::auth::token_name;
+
+/// The network bits of an IPv6 address: a /64 counts as one client.
+const NETWORK: u128 = !(u64::MAX as u128);
+
+tokio::task_local! {
+    /// The address of the client whose request is being answered.
+    static ADDRESS: Client;
+}
+
+/// The client to which the use of a resource is attributed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Client {
+    /// The name of an accepted token.
+    Token(Arc<str>),
+    /// The address of a client without a token, or its /64 network.
+    Address(IpAddr),
+    /// A client without a known address.
+    Unknown,
+}
+
+impl Client {
+    /// Returns the client of the request being answered: by its token, or else by its address.
+    #[must_use]
+    pub fn current() -> Self {
+        let address = || ADDRESS.try_with(Self::clone).unwrap_or(Self::Unknown);
+        token_name().map_or_else(address, Self::Token)
+    }
+
+    /// Returns the client of a request: by the token that was accepted for it, or else by its address.
+    pub(super) fn of(request: &Request) -> Self {
+        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+        match (token_name(), peer) {
+            (Some(name), _) => Self::Token(name),
+            (None, Some(ConnectInfo(peer))) => Self::Address(network(peer.ip())),
+            (None, None) => Self::Unknown,
+        }
+    }
+
+    /// Runs the answer to a request from this address.
+    pub(super) fn scope<F: Future>(self, answer: F) -> impl Future<Output = F::Output> {
+        ADDRESS.scope(self, answer)
+    }
+}
+
+/// Returns the address that identifies a client. For IPv6 it is the network, because one client may have all its addresses.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(peer) => IpAddr::V6((peer.to_bits() & NETWORK).into()),
+        peer @ IpAddr::V4(_) => peer,
+    }
+}
+
+/// The units of a resource that clients share. Cheap to clone; clones share the units.
+#[derive(Clone, Debug)]
+pub struct Shares(Arc<Units>);
+
+#[derive(Debug)]
+struct Units {
+    all: Arc<Semaphore>,
+    total: usize,
+    share: usize,
+    /// The clients that hold units or wait for some.
+    clients: Mutex<HashMap<Client, Requests>>,
+}
+
+/// The requests of one client that hold units or wait for some.
+#[derive(Debug)]
+struct Requests {
+    count: usize,
+    permits: Arc<Semaphore>,
+}
+
+/// The reason why a request gets no units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// The client holds its share.
+    OfClient,
+    /// All clients together hold all units.
+    OfAll,
+}
+
+impl Shares {
+    /// Creates a resource of `units`, of which one client holds at most `share`.
+    #[must_use]
+    pub fn new(units: usize, share: usize) -> Self {
+        Self(Arc::new(Units {
+            all: Arc::new(Semaphore::new(units)),
+            total: units,
+            share,
+            clients: Mutex::default(),
+        }))
+    }
+
+    /// Returns the number of all units.
+    #[must_use]
+    pub fn all(&self) -> usize {
+        self.0.total
+    }
+
+    /// Returns the most units that one client can hold.
+    #[must_use]
+    pub fn of_one(&self) -> usize {
+        self.0.share
+    }
+
+    /// Returns the number of units that nobody holds.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.0.all.available_permits()
+    }
+
+    /// Begins a request of a client. It holds no units yet.
+    #[must_use]
+    pub fn begin(&self, client: Client) -> Share {
+        let permits = {
+            let mut clients = self.0.clients.lock();
+            let requests = clients.entry(client.clone()).or_insert_with(|| Requests {
+                count: 0,
+                permits: Arc::new(Semaphore::new(self.0.share)),
+            });
+            requests.count += 1;
+            requests.permits.clone()
+        };
+        Share {
+            units: self.0.clone(),
+            client,
+            permits,
+            held: None,
+        }
+    }
+}
+
+/// The units that one request holds. Dropping it returns them.
+#[derive(Debug)]
+pub struct Share {
+    units: Arc<Units>,
+    client: Client,
+    permits: Arc<Semaphore>,
+    /// The same number of the client's share and of all units.
+    held: Option<[OwnedSemaphorePermit; 2]>,
+}
+
+impl Share {
+    /// Returns the client.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Returns the number of units that the request holds.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held.as_ref().map_or(0, |[own, _]| own.num_permits())
+    }
+
+    /// Adds units at once.
+    ///
+    /// # Errors
+    /// There are not enough.
+    pub fn try_add(&mut self, units: usize) -> Result<(), Shortage> {
+        let more = u32::try_from(units).map_err(|_| Shortage::OfClient)?;
+        let own = self.permits.clone().try_acquire_many_owned(more);
+        let own = own.map_err(|_| Shortage::OfClient)?;
+        let all = self.units.all.clone().try_acquire_many_owned(more);
+        self.keep([own, all.map_err(|_| Shortage::OfAll)?]);
+        Ok(())
+    }
+
+    /// Adds units, and waits for them until `until`. The client's share comes first, so that the excess requests of one
+    /// client do not wait in the others' queue.
+    ///
+    /// # Errors
+    /// There are not enough in time.
+    ///
+    /// # Cancel safety
+    /// Safe: no units are added.
+    pub async fn add(&mut self, units: usize, until: Instant) -> Result<(), Shortage> {
+        let more = u32::try_from(units).map_err(|_| Shortage::OfClient)?;
+        let own = self.permits.clone().acquire_many_owned(more);
+        let Ok(Ok(own)) = timeout_at(until, own).await else {
+            return Err(Shortage::OfClient);
+        };
+        let all = self.units.all.clone().acquire_many_owned(more);
+        let Ok(Ok(all)) = timeout_at(until, all).await else {
+            return Err(Shortage::OfAll);
+        };
+        self.keep([own, all]);
+        Ok(())
+    }
+
+    /// Adds units like [`Share::add`], within this time.
+    ///
+    /// # Errors
+    /// There are not enough in time.
+    pub async fn add_within(&mut self, units: usize, within: Duration) -> Result<(), Shortage> {
+        self.add(units, Instant::now() + within).await
+    }
+
+    /// Returns all units.
+    pub fn clear(&mut self) {
+        self.held = None;
+    }
+
+    fn keep(&mut self, more: [OwnedSemaphorePermit; 2]) {
+        match &mut self.held {
+            Some(held) => held
+                .iter_mut()
+                .zip(more)
+                .for_each(|(held, more)| held.merge(more)),
+            None => self.held = Some(more),
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.held = None;
+        let mut clients = self.units.clients.lock();
+        if let Some(requests) = clients.get_mut(&self.client) {
+            requests.count -= 1;
+            if requests.count == 0 {
+                clients.remove(&self.client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> Client {
+        Client::Address([10, 0, 0, last].into())
+    }
+
+    #[tokio::test]
+    async fn a_client_takes_its_share_and_leaves_the_rest_to_others() {
+        let shares = Shares::new(10, 6);
+        let [mut one, mut again, mut other] = [1, 1, 2].map(|last| shares.begin(address(last)));
+        assert_eq!(one.try_add(4), Ok(()));
+        assert_eq!(again.try_add(3), Err(Shortage::OfClient));
+        assert_eq!(again.try_add(2), Ok(()));
+        assert_eq!(other.try_add(5), Err(Shortage::OfAll));
+        assert_eq!(other.try_add(4), Ok(()));
+        assert_eq!((one.held(), other.held(), shares.free()), (4, 4, 0));
+        let brief = Duration::from_millis(1);
+        assert_eq!(again.add_within(1, brief).await, Err(Shortage::OfClient));
+        drop(one);
+        assert_eq!(again.add_within(4, brief).await, Ok(()));
+        assert_eq!(other.add_within(1, brief).await, Err(Shortage::OfAll));
+        again.clear();
+        other.clear();
+        assert_eq!((again.held(), shares.free()), (0, 10));
+        drop((again, other));
+        assert!(shares.0.clients.lock().is_empty());
+    }
+
+    #[test]
+    fn an_address_of_ipv6_counts_as_its_network() {
+        let network = |peer: &str| network(peer.parse().unwrap()).to_string();
+        assert_eq!(network("2001:db8:0:1:ffff::7"), "2001:db8:0:1::");
+        assert_eq!(network("::ffff:10.0.0.1"), "10.0.0.1");
+    }
+}
