@@ -480,6 +480,9 @@ def test_the_signature_of_a_webhook(lisa: Lisa) -> None:
     other = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD/Xh8WbQkMCA="
     assert lr.verify_webhook(headers, body, SECRET) == sent.id
     assert lr.verify_webhook(httpx.Headers(headers), body, [other, SECRET]) == sent.id
+    sample()["verify"](SECRET, httpx.Headers(headers), body)
+    with pytest.raises(ValueError, match="no signature"):
+        sample()["verify"](SECRET, httpx.Headers(headers), body + b"x")
     changes: list[Callable[[], str]] = [
         lambda: lr.verify_webhook(headers, body + b"x", SECRET),
         lambda: lr.verify_webhook(headers, body, other),
@@ -491,6 +494,46 @@ def test_the_signature_of_a_webhook(lisa: Lisa) -> None:
             change()
     with pytest.raises(ValueError, match="whsec_"):
         lr.verify_webhook(headers, body, "secret")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("timestamp", ""),
+        ("timestamp", "-1"),
+        ("timestamp", "nan"),
+        ("timestamp", "1e9"),
+        ("timestamp", "9" * 400),
+        ("timestamp", "9" * 5_000),
+        ("timestamp", "١٧٦٤١٩٥٧٧٤"),
+        ("timestamp", "²"),
+        ("timestamp", "\ud800"),
+        ("id", "\ud800"),
+        ("id", "\udce9"),
+        ("signature", "v1,\ud800"),
+        ("signature", "v1,é"),
+        ("signature", ""),
+    ],
+)
+def test_a_hostile_webhook_is_an_invalid_signature(name: str, value: str) -> None:
+    now = str(int(time.time()))
+    headers = {"webhook-id": "1", "webhook-timestamp": now, "webhook-signature": "v1,AAAA", f"webhook-{name}": value}
+    with pytest.raises(lr.InvalidSignature):
+        lr.verify_webhook(headers, b"{}", SECRET)
+    with pytest.raises(ValueError):
+        sample()["verify"](SECRET, headers, b"{}")
+    with pytest.raises(ValueError):
+        sample()["verify"](SECRET, {}, b"{}")
+
+
+def sample() -> dict[str, Any]:
+    """Returns what the sample in the guide to webhooks defines."""
+    guide = Path(__file__).parents[3] / "docs/guides/webhooks.md"
+    block = re.search(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)
+    assert block
+    defined: dict[str, Any] = {}
+    exec(block[1], defined)
+    return defined
 
 
 def test_the_quickstart_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:

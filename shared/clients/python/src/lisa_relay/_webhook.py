@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 import time
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -34,12 +35,18 @@ def verify_webhook(
         message_id, timestamp, signatures = (given[f"webhook-{name}"] for name in ("id", "timestamp", "signature"))
     except KeyError as missing:
         raise InvalidSignature(f"header {missing} is missing") from None
-    if not timestamp.isdecimal() or abs(time.time() - int(timestamp)) > tolerance.total_seconds():
+    is_time = re.fullmatch("[0-9]{1,12}", timestamp)
+    if not is_time or abs(time.time() - int(timestamp)) > tolerance.total_seconds():
         raise InvalidSignature("webhook-timestamp is too old or too new")
-    signed = f"{message_id}.{timestamp}.".encode() + body
+    try:
+        signed = f"{message_id}.{timestamp}.".encode() + body
+    except UnicodeEncodeError:
+        raise InvalidSignature("webhook-id is not text") from None
     for one in [secret] if isinstance(secret, str) else secret:
         expected = b"v1," + base64.b64encode(hmac.new(_key(one), signed, hashlib.sha256).digest())
-        if any(hmac.compare_digest(signature.encode(), expected) for signature in signatures.split(" ")):
+        if any(
+            hmac.compare_digest(signature.encode(errors="replace"), expected) for signature in signatures.split(" ")
+        ):
             return message_id
     raise InvalidSignature("no signature matches")
 
