@@ -3,106 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import os
 import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Callable
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import httpx
 import pytest
+from support import HOUR, URL, WAIT, eventually, forward, serve
 
 import lisa_relay as lr
 from lisa_relay import AsyncDelivery, AsyncLisa, Delivery, Lisa
 
-URL = os.environ["LISA_URL"]
 WITH_TOKENS = os.environ["LISA_URL_WITH_TOKENS"]
 TOKEN = os.environ["LISA_TOKEN"]
 HOOK_PORT = int(os.environ["LISA_HOOK_PORT"])
 SECRET = os.environ["LISA_HOOK_SECRET"]
 BYTES = bytes(range(256))
-HOUR = timedelta(hours=1)
-WAIT = timedelta(seconds=20)
-
-
-@pytest.fixture
-def lisa() -> Iterator[Lisa]:
-    with Lisa(URL) as client:
-        yield client
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"python-{uuid4().hex}"
-
-
-def eventually(holds: Callable[[], Any], what: str) -> Any:
-    for _ in range(600):
-        result = holds()
-        if result:
-            return result
-        time.sleep(0.05)
-    raise AssertionError(f"never: {what}")
-
-
-class Server:
-    """A server that counts requests and answers with a function, or breaks the connection if that returns None."""
-
-    def __init__(self, answer: Callable[[int, Any, bytes], tuple[int, dict[str, str], bytes] | None], port: int = 0):
-        self.count = 0
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def handle_all(handler) -> None:
-                body = handler.rfile.read(int(handler.headers.get("content-length", 0)))
-                self.count += 1
-                result = answer(self.count, handler, body)
-                if result is None:
-                    handler.close_connection = True
-                    return
-                status, headers, content = result
-                handler.send_response(status)
-                for name, value in {**headers, "content-length": str(len(content))}.items():
-                    handler.send_header(name, value)
-                handler.end_headers()
-                handler.wfile.write(content)
-
-            do_GET = do_POST = do_DELETE = do_PATCH = handle_all
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-
-@contextmanager
-def serve(*args: Any, **named: Any) -> Iterator[Server]:
-    server = Server(*args, **named)
-    thread = threading.Thread(target=server.server.serve_forever)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.server.shutdown()
-        thread.join()
-        server.server.server_close()
-
-
-def forward(handler: Any, body: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Passes a request on to the relay."""
-    dropped = {"host", "content-length", "connection"}
-    headers = {name: value for name, value in handler.headers.items() if name.lower() not in dropped}
-    reply = httpx.request(handler.command, URL + handler.path, headers=headers, content=body, timeout=40)
-    return reply.status_code, {"content-type": reply.headers["content-type"]}, reply.content
 
 
 def losing(*lost: int) -> Callable[[int, Any, bytes], Any]:
@@ -207,6 +129,23 @@ def test_a_batch_has_a_result_for_each_message(lisa: Lisa, topic: str) -> None:
     last = results[-1]
     assert isinstance(last, lr.Sent) and lisa.get(topic, last.id).json() == 2499
     assert lisa.send_many(topic, []) == []
+
+
+def test_a_wrong_message_of_a_batch_is_raised_before_any_is_sent() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"delay": "1h"}, "message 1500: payload: is missing"),
+        ({"payload": "x", "delay": timedelta(seconds=-5)}, "message 1500: delay: -5.0 s is negative"),
+        ({"payload": "\ud800"}, "message 1500: .*surrogates"),
+        ({"payload": "x", "dealy": "1h"}, "message 1500: unknown option 'dealy'"),
+    ]
+    with serve(lambda *_: None) as server, Lisa(server.url, tries=1) as lisa:
+        for one, error in wrong:
+            messages: list[Any] = [*({"payload": n} for n in range(1500)), one]
+            with pytest.raises((TypeError, ValueError), match=error):
+                lisa.send_many("t", messages)
+        with pytest.raises(ValueError, match=r"delay: -5.0 s is negative"):
+            lisa.send("t", "x", delay=timedelta(seconds=-5))
+        assert server.count == 0
 
 
 def test_a_full_topic_is_retried_then_raised() -> None:
@@ -348,22 +287,6 @@ def test_work_retries_a_failing_handler_until_garbage(lisa: Lisa) -> None:
     with pytest.raises(lr.NotFound) as error:
         lisa.get("jobs", good)
     assert error.value.ended == "acked"
-
-
-def test_work_extends_the_lease_of_a_slow_handler(lisa: Lisa, topic: str) -> None:
-    lisa.send(topic, "slow")
-    stop, leases = threading.Event(), []
-
-    def handler(delivery: Delivery) -> None:
-        leases.append(delivery.attempt)
-        first = delivery.lease_until
-        # Longer than the lease: only an extended lease still holds then.
-        eventually(lambda: datetime.now(timezone.utc) > first + timedelta(seconds=2), "the first lease is over")
-        delivery.ack()
-        stop.set()
-
-    lisa.work(topic, handler, lease=timedelta(seconds=2), stop=stop)
-    assert leases == [1]
 
 
 def test_work_stops_at_a_signal(lisa: Lisa, topic: str) -> None:

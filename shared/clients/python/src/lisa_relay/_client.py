@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 import time
 from collections.abc import Awaitable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,7 @@ import httpx
 from . import _flows as flows
 from . import _types as types
 from ._errors import LisaError, TransportError
+from ._http import Body, open_async_client, open_client, time_limit, translated
 from ._types import (
     Ack,
     Cancelled,
@@ -34,7 +37,7 @@ from ._types import (
     SendOptions,
     Sent,
 )
-from ._work import Event, run_worker, seconds
+from ._work import Event, check_arguments, run_worker
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -64,11 +67,21 @@ class _Client:
 
         `url` is that of the producer, and by default that of `lisa-manager dev`. `gateway` is that of the gateway, if
         it is another. `token` is the bearer token, the path of its file, or a function that returns it; the last two
-        are read for each request. `timeout` is in seconds, for one try. `tries` limits how often a request is sent.
-        Further arguments are those of `httpx.Client`.
+        are read for each request. `timeout` is in seconds, for one try from connecting to the last byte of the answer.
+        `tries` limits how often a request is sent. Further arguments are those of `httpx.Client`. A proxy that the
+        environment names gets only requests over `https`; `trust_env=True` or `proxy=` also sends it those over `http`.
         """
-        if tries < 1:
-            raise ValueError(f"tries: {tries} is less than 1")
+        for name, one in (("url", url), ("gateway", gateway or url)):
+            if not re.match(r"https?://[^/]", one):
+                raise ValueError(f"{name}: {one!r} is not a URL with http or https")
+        if not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
+            raise ValueError(f"timeout: {timeout!r} is not a number of seconds")
+        if not isinstance(tries, int) or tries < 1:
+            raise ValueError(f"tries: {tries!r} is less than 1")
+        if not (token is None or isinstance(token, (str, Path)) or callable(token)):
+            raise TypeError("token: must be a text, a Path or a function")
+        if isinstance(token, str) and not _is_token(token):
+            raise ValueError("token: is empty, or has characters that no token has")
         self._urls = (url.rstrip("/"), (gateway or url).rstrip("/"))
         self._token, self._timeout, self._tries, self._options = token, timeout, tries, http
         self._open()
@@ -77,49 +90,54 @@ class _Client:
         raise NotImplementedError
 
     def _request(self, request: flows.Request) -> dict[str, Any]:
-        headers: dict[str, Any] = dict(request.headers)
-        token = self._token
-        if token is not None:
-            value = token.read_text() if isinstance(token, Path) else token if isinstance(token, str) else token()
-            headers["authorization"] = f"Bearer {value.strip()}"
+        # Without it, an answer could be compressed, and have any length.
+        headers: dict[str, Any] = {**request.headers, "accept-encoding": "identity"}
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {_read_token(self._token)}"
         return {
             "method": request.method,
             "url": self._urls[request.to_gateway] + request.path,
             "headers": headers,
             "content": request.body,
             "timeout": httpx.Timeout(self._timeout, read=self._timeout + request.wait),
+            "follow_redirects": False,
         }
 
     def _cancel(self, topic: str, message_id: str, key: str | None) -> flows.Flow[Cancelled]:
         request = flows.message_request("DELETE", topic, message_id, key)
-        return types.read(Cancelled, (yield from flows.exchange(request, self._tries)))
+        return (yield from flows.exchange(request, self._tries, types.reader(Cancelled)))
 
     def _get(self, topic: str, message_id: str, key: str | None) -> flows.Flow[Message]:
         request = flows.message_request("GET", topic, message_id, key)
-        return types.read(Message, (yield from flows.exchange(request, self._tries)))
+        return (yield from flows.exchange(request, self._tries, types.reader(Message)))
 
     def _reschedule(
         self, topic: str, message_id: str, key: str | None, due: dict[str, Duration | Instant | None]
     ) -> flows.Flow[Sent]:
         request = flows.message_request("PATCH", topic, message_id, key, types.given(due))
-        return types.read(Sent, (yield from flows.exchange(request, self._tries)))
+        return (yield from flows.exchange(request, self._tries, types.reader(Sent)))
 
     def _pull(
         self, kind: type[T], topic: str, group: str, options: dict[str, Any], wait: Duration | None
     ) -> flows.Flow[list[T]]:
         where = flows.path("topics", topic, "groups", group, "pull")
         # The server waits at most 30 s.
-        longest = min(seconds(wait), 30.0) if isinstance(wait, timedelta) else 30.0 if wait else 0.0
-        request = flows.with_json("POST", where, types.given({**options, "wait": wait}), True, longest)
-        body = yield from flows.exchange(request, self._tries)
-        return [types.read(kind, one, topic=topic, group=group, _lisa=self) for one in body["deliveries"]]
+        longest = min(wait.total_seconds(), 30.0) if isinstance(wait, timedelta) else 30.0 if wait else 0.0
+        body = types.given({**options, "wait": wait})
+        request = flows.with_json("POST", where, body, True, longest)
+        request.limit = flows.MAX_PAYLOADS
+
+        def read(body: Any) -> list[T]:
+            return [types.read_delivery(kind, one, topic=topic, group=group, _lisa=self) for one in body["deliveries"]]
+
+        return (yield from flows.exchange(request, self._tries, read))
 
 
 class Lisa(_Client):
     """Sends, changes and pulls messages. Threads can share it."""
 
     def _open(self) -> None:
-        self._http = httpx.Client(**self._options)
+        self._http = open_client(self._options)
 
     def _run(self, flow: flows.Flow[T]) -> T:
         answer: flows.Reply | TransportError | None = None
@@ -133,10 +151,17 @@ class Lisa(_Client):
                 time.sleep(step)
                 continue
             try:
-                reply = self._http.request(**self._request(step))
-                answer = flows.Reply(reply.status_code, reply.headers, reply.content)
-            except httpx.TransportError as error:
-                answer = _no_answer(error)
+                answer = self._send(step)
+            except TransportError as error:
+                answer = error
+
+    def _send(self, request: flows.Request) -> flows.Reply:
+        prepared = self._request(request)
+        with translated(), time_limit(self._timeout + request.wait), self._http.stream(**prepared) as reply:
+            body = Body(reply, request.limit)
+            for part in reply.iter_raw():
+                body.add(part)
+            return body.end()
 
     def send(self, topic: str, payload: Payload, **options: Unpack[SendOptions]) -> Sent:
         """Sends a message. A failed try is repeated with the same id, so the message is stored once."""
@@ -199,8 +224,8 @@ class Lisa(_Client):
         group: str = "default",
         *,
         concurrency: int = 1,
-        lease: timedelta = MINUTE,
-        wait: timedelta = LONG_POLL,
+        lease: Duration = MINUTE,
+        wait: Duration = LONG_POLL,
         consumer: str | None = None,
         stop: Event | None = None,
     ) -> None:
@@ -208,8 +233,17 @@ class Lisa(_Client):
 
         The message is acknowledged when the handler returns, and retried when it raises an exception. It can also
         return `Retry`, `Defer` or `Reject`, or settle the delivery itself. Leases are extended while handlers run. At
-        a stop, waits for the running handlers. Raises errors that a retry cannot fix, such as `Unauthorized`.
+        a stop, waits for the running handlers. Raises errors that a retry cannot fix, such as `Unauthorized`. Raises
+        `ValueError` for wrong arguments, before the first pull.
         """
+        check_arguments(topic, handler, group, concurrency, lease, wait, consumer, stop, in_threads=True)
+
+        def run(delivery: Delivery) -> Outcome | None:
+            try:
+                return handler(delivery)
+            except StopIteration as error:
+                # asyncio cannot pass it on, so the handler would never end.
+                raise RuntimeError(f"the handler raised {error!r}") from error
 
         async def main() -> None:
             loop = asyncio.get_running_loop()
@@ -217,7 +251,7 @@ class Lisa(_Client):
 
             async def handle(delivery: AsyncDelivery) -> Outcome | None:
                 same = Delivery(**{**vars(delivery), "_lisa": self})
-                return await loop.run_in_executor(threads, handler, same)
+                return await loop.run_in_executor(threads, run, same)
 
             url, gateway = self._urls
             options = {"token": self._token, "timeout": self._timeout, "tries": self._tries, **self._options}
@@ -253,7 +287,7 @@ class AsyncLisa(_Client):
     """Sends, changes and pulls messages, for asyncio. Its methods are those of `Lisa`."""
 
     def _open(self) -> None:
-        self._http = httpx.AsyncClient(**self._options)
+        self._http = open_async_client(self._options)
 
     async def _run(self, flow: flows.Flow[T]) -> T:
         answer: flows.Reply | TransportError | None = None
@@ -267,10 +301,17 @@ class AsyncLisa(_Client):
                 await asyncio.sleep(step)
                 continue
             try:
-                reply = await self._http.request(**self._request(step))
-                answer = flows.Reply(reply.status_code, reply.headers, reply.content)
-            except httpx.TransportError as error:
-                answer = _no_answer(error)
+                with translated():
+                    answer = await asyncio.wait_for(self._send(step), self._timeout + step.wait)
+            except TransportError as error:
+                answer = error
+
+    async def _send(self, request: flows.Request) -> flows.Reply:
+        async with self._http.stream(**self._request(request)) as reply:
+            body = Body(reply, request.limit)
+            async for part in reply.aiter_raw():
+                body.add(part)
+            return body.end()
 
     async def send(self, topic: str, payload: Payload, **options: Unpack[SendOptions]) -> Sent:
         """Sends a message. A failed try is repeated with the same id, so the message is stored once."""
@@ -333,8 +374,8 @@ class AsyncLisa(_Client):
         group: str = "default",
         *,
         concurrency: int = 1,
-        lease: timedelta = MINUTE,
-        wait: timedelta = LONG_POLL,
+        lease: Duration = MINUTE,
+        wait: Duration = LONG_POLL,
         consumer: str | None = None,
         stop: Event | None = None,
     ) -> None:
@@ -344,6 +385,7 @@ class AsyncLisa(_Client):
         the message. If the call itself is cancelled, it cancels its handlers and defers their messages, so that they
         are delivered again at once.
         """
+        check_arguments(topic, handler, group, concurrency, lease, wait, consumer, stop, in_threads=False)
 
         async def pull(free: int) -> list[AsyncDelivery]:
             return await self.pull(topic, group, max=free, wait=wait, lease=lease, consumer=consumer)
@@ -415,8 +457,18 @@ class AsyncDelivery(DeliveryFields):
         return await self._lisa.extend(self, lease)
 
 
-def _no_answer(error: httpx.TransportError) -> TransportError:
-    if isinstance(error, (httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
-        # Another try is of no use.
-        raise error
-    return TransportError(f"{type(error).__name__}: {error}")
+def _is_token(text: str) -> bool:
+    return re.fullmatch("[!-~]+", text.strip()) is not None
+
+
+def _read_token(token: str | Path | Callable[[], str]) -> str:
+    """Returns the token now. While it is rotated, its file may be missing or empty for a moment."""
+    try:
+        text = token.read_text() if isinstance(token, Path) else token if isinstance(token, str) else token()
+        if not _is_token(text):
+            raise ValueError("it is empty, or has characters that no token has")
+    except Exception as error:
+        failed = TransportError(f"cannot read the token: {error}")
+        failed.in_doubt = False
+        raise failed from error
+    return text.strip()

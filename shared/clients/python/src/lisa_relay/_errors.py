@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,10 @@ class LisaError(Exception):
 
 
 class TransportError(LisaError):
-    """No response arrived: no connection, a timeout, or a connection that broke."""
+    """Lisa did not answer: no connection, a timeout, a broken connection, or something else answered.
+
+    Also raised if the file or the function with the token fails. The request can be repeated.
+    """
 
 
 @dataclass
@@ -102,11 +106,11 @@ def problem(status: int, body: Mapping[str, Any], retry_after: float = 0) -> Pro
 
 def problem_of(status: int, content: bytes, headers: Mapping[str, str]) -> Problem:
     """Reads a problem from an answer, which may come from a proxy and not be JSON."""
-    try:
-        body = json.loads(content)
-    except ValueError:
-        body = None
-    if not isinstance(body, dict):
-        body = {"title": "not an answer of Lisa", "detail": content[:200].decode(errors="replace")}
     after = headers.get("retry-after", "")
-    return problem(status, body, float(after) if after.isdecimal() else 0)
+    retry_after = float(after) if after.isdecimal() else 0
+    with contextlib.suppress(Exception):
+        return problem(status, json.loads(content), retry_after)
+    detail = content[:200].decode(errors="replace")
+    if 300 <= status < 400:
+        detail = "a redirect, which is not followed"
+    return problem(status, {"title": "not an answer of Lisa", "detail": detail}, retry_after)

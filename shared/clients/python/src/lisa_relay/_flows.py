@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Callable, TypeVar, Union
 from urllib.parse import quote
 
@@ -16,6 +17,8 @@ T = TypeVar("T")
 
 MAX_ITEMS = 1000
 MAX_BYTES = 4 * 1024 * 1024
+# 16 MiB of payloads, each byte of which JSON may write with six, and their headers.
+MAX_PAYLOADS = 128 * 1024 * 1024
 
 
 @dataclass
@@ -28,6 +31,8 @@ class Request:
     body: bytes = b""
     to_gateway: bool = False
     wait: float = 0
+    # The most bytes of the answer.
+    limit: int = 8 * 1024 * 1024
 
 
 @dataclass
@@ -48,19 +53,17 @@ def with_json(method: str, path: str, body: Any, to_gateway: bool = False, wait:
     return Request(method, path, {"content-type": b"application/json"}, content, to_gateway, wait)
 
 
-def exchange(request: Request, tries: int, message_id: str | None = None) -> Flow[Any]:
-    """Sends a request until it has an answer that is no reason to repeat it, and returns the body."""
+def exchange(request: Request, tries: int, read: Callable[[Any], T], message_id: str | None = None) -> Flow[T]:
+    """Sends a request until it has an answer that is no reason to repeat it. Returns what `read` makes of the body."""
     in_doubt = False
     for attempt in range(1, tries + 1):
-        answer = yield request
-        error = failure(answer)
-        if error is None:
-            assert isinstance(answer, Reply)
-            return json.loads(answer.body)
-        if attempt == tries or not error.retryable:
-            raise settle_doubt(error, in_doubt, message_id)
-        in_doubt = in_doubt or error.in_doubt
-        yield pause(attempt, error.retry_after)
+        answer = read_answer((yield request), read)
+        if not isinstance(answer, LisaError):
+            return answer
+        if attempt == tries or not answer.retryable:
+            raise settle_doubt(answer, in_doubt, message_id)
+        in_doubt = in_doubt or answer.in_doubt
+        yield pause(attempt, answer.retry_after)
     raise AssertionError("tries is at least 1")
 
 
@@ -73,16 +76,11 @@ def batch(
     doubted: set[int] = set()
     for attempt in range(1, tries + 1):
         answer = yield request([items[index] for index in pending])
-        failed = failure(answer)
-        if failed is not None and not failed.retryable:
-            raise failed
-        if failed is None:
-            assert isinstance(answer, Reply)
-            read = [result_of(kind, body) for body in json.loads(answer.body)]
-        else:
-            read = [failed] * len(pending)
-        if len(read) != len(pending):
-            raise LisaError(f"{len(read)} results for a batch of {len(pending)}")
+        read = read_answer(answer, partial(results_of, kind, len(pending)))
+        if isinstance(read, LisaError):
+            if not read.retryable:
+                raise read
+            read = [read] * len(pending)
         results.update(zip(pending, read))
         errors = {index: result for index in pending if isinstance(result := results[index], LisaError)}
         for index, error in errors.items():
@@ -110,12 +108,25 @@ def chunks(items: Iterable[T]) -> Iterator[list[T]]:
         yield chunk
 
 
-def failure(answer: Reply | TransportError | None) -> LisaError | None:
-    """Returns the error of an answer, if it is one."""
-    if isinstance(answer, Reply):
-        is_good = 200 <= answer.status < 300
-        return None if is_good else problem_of(answer.status, answer.body, answer.headers)
-    return answer
+def read_answer(answer: Reply | TransportError | None, read: Callable[[Any], T]) -> T | LisaError:
+    """Returns what `read` makes of the body of an answer, or the error of the answer."""
+    if not isinstance(answer, Reply):
+        return answer or TransportError("no answer")
+    if not 200 <= answer.status < 300:
+        return problem_of(answer.status, answer.body, answer.headers)
+    try:
+        return read(json.loads(answer.body))
+    except Exception as error:
+        # A proxy may answer with anything. What Lisa did is not known.
+        return TransportError(f"not an answer of Lisa: {error!r}")
+
+
+def results_of(kind: type[T], count: int, body: Any) -> list[T | LisaError]:
+    """Reads the results of a batch."""
+    results = [result_of(kind, one) for one in body]
+    if len(results) != count:
+        raise ValueError(f"{len(results)} results for a batch of {count}")
+    return results
 
 
 def result_of(kind: type[T], body: Mapping[str, Any]) -> T | LisaError:
@@ -153,6 +164,7 @@ def message_request(
     """Returns a request about a message."""
     where = path("topics", topic, "messages", message_id)
     request = Request(method, where) if body is None else with_json(method, where, body)
+    request.limit = MAX_PAYLOADS
     if key is not None:
         request.headers["lisa-key"] = types.header("key", key)
     return request
@@ -163,14 +175,16 @@ def send(topic: str, payload: types.Payload, options: Mapping[str, Any], tries: 
     content, content_type = types.payload_bytes(payload)
     options = types.options_of(options, content_type)
     request = Request("POST", path("topics", topic, "messages"), types.option_headers(options), content)
-    return types.read(types.Sent, (yield from exchange(request, tries, options["id"])))
+    return (yield from exchange(request, tries, types.reader(types.Sent), options["id"]))
 
 
 def send_many(topic: str, messages: Iterable[types.NewMessage], tries: int) -> Flow[list[types.Sent | LisaError]]:
     """Sends many messages, in batches."""
     results: list[types.Sent | LisaError] = []
     where = path("topics", topic) + "/messages:batch"
-    for chunk in chunks(map(types.batch_item, messages)):
+    # A wrong message is found before any is sent.
+    items = [types.batch_item(index, message) for index, message in enumerate(messages)]
+    for chunk in chunks(items):
         results += yield from batch(lambda items: with_json("POST", where, items), chunk, types.Sent, tries)
     return results
 
@@ -182,9 +196,7 @@ def settle_many(
     results: list[types.Ended | LisaError] = []
     items = list(items)
     for chunk in chunks(map(settle_item, items)):
-        results += yield from batch(
-            lambda some: with_json("POST", "/v1/deliveries:settle", some, True), chunk, types.Ended, tries
-        )
+        results += yield from batch(deliveries_request("settle"), chunk, types.Ended, tries)
     for (delivery, _), result in zip(items, results):
         if isinstance(result, (types.Ended, Stale)):
             mark_settled(delivery)
@@ -199,25 +211,30 @@ def settle_item(item: tuple[types.DeliveryFields | str, types.Outcome]) -> dict[
 
 
 def settle(delivery: types.DeliveryFields | str, outcome: types.Outcome, tries: int) -> Flow[types.Ended]:
-    """Settles a delivery."""
-    where = path("deliveries", token_of(delivery), type(outcome).__name__.lower())
-    try:
-        body = yield from exchange(with_json("POST", where, types.outcome_body(outcome), True), tries)
-    except Stale:
-        mark_settled(delivery)
-        raise
-    mark_settled(delivery)
-    return types.read(types.Ended, body)
+    """Settles a delivery. As in all calls, its token is in the body, because URLs are logged."""
+    return only((yield from settle_many([(delivery, outcome)], tries)))
 
 
 def extend(delivery: types.DeliveryFields | str, lease: types.Duration | None, tries: int) -> Flow[types.Ended]:
     """Extends the lease of a delivery."""
-    where = path("deliveries", token_of(delivery), "extend")
-    body = types.given({"lease": lease})
-    ended = types.read(types.Ended, (yield from exchange(with_json("POST", where, body, True), tries)))
+    item = types.given({"token": token_of(delivery), "lease": lease})
+    ended = only((yield from batch(deliveries_request("extend"), [item], types.Ended, tries)))
     if isinstance(delivery, types.DeliveryFields) and ended.lease_until is not None:
         delivery.lease_until = ended.lease_until
     return ended
+
+
+def deliveries_request(verb: str) -> Callable[[Any], Request]:
+    """Returns the function that makes the request for a batch of deliveries."""
+    return lambda items: with_json("POST", f"/v1/deliveries:{verb}", items, True)
+
+
+def only(results: list[T | LisaError]) -> T:
+    """Returns the result of a batch of one, or raises its error."""
+    (result,) = results
+    if isinstance(result, LisaError):
+        raise result
+    return result
 
 
 def token_of(delivery: types.DeliveryFields | str) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
-from typing import Any, TypedDict, TypeVar, Union
+from typing import Any, Callable, TypedDict, TypeVar, Union
 
 T = TypeVar("T")
 
@@ -50,6 +50,8 @@ class NewMessage(SendOptions):
     payload: Payload
 
 
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_PARTS = re.compile(r"(?:\s*([0-9]+)\s*(ms|s|m|h|d))+\s*", re.ASCII)
 _DURATIONS = {"delay", "ttl", "after", "lease", "wait"}
 _INSTANTS = {"deliver_at", "expires_at", "until"}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -60,6 +62,8 @@ _KEPT = {"content-type", "traceparent", "tracestate"}
 def plain(name: str, value: Any) -> Any:
     """Returns the value as JSON has it: a duration and an instant as text. Rounds durations up to milliseconds."""
     if isinstance(value, timedelta):
+        if value < timedelta(0):
+            raise ValueError(f"{name}: {value.total_seconds()} s is negative")
         return f"{-(-value // timedelta(milliseconds=1))}ms"
     if isinstance(value, datetime):
         if value.tzinfo is None:
@@ -74,6 +78,16 @@ def plain(name: str, value: Any) -> Any:
     if name in _INSTANTS and not isinstance(value, str):
         raise TypeError(f"{name}: {value!r} is not an instant: use a datetime, or a text in RFC 3339")
     return value
+
+
+def seconds(name: str, value: Any) -> float:
+    """Returns a duration in seconds."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    text = plain(name, value)
+    if not isinstance(value, str) or not _PARTS.fullmatch(text):
+        raise ValueError(f"{name}: {value!r} is not a duration: use a timedelta, or a text like '30s'")
+    return sum(int(count) * _UNITS[unit] for count, unit in re.findall(r"([0-9]+)\s*([a-z]+)", text))
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,12 +138,19 @@ def payload_bytes(payload: Payload) -> tuple[bytes, str]:
     return text.encode(), "application/json"
 
 
-def batch_item(message: NewMessage) -> dict[str, Any]:
-    """Returns a message of a batch as JSON has it."""
+def batch_item(index: int, message: NewMessage) -> dict[str, Any]:
+    """Returns a message of a batch as JSON has it. Its errors name the index."""
     options: dict[str, Any] = dict(message)
-    content, content_type = payload_bytes(options.pop("payload"))
-    result = options_of(options, content_type)
-    if isinstance(message["payload"], (bytes, bytearray, memoryview)):
+    try:
+        if "payload" not in options:
+            raise TypeError("payload: is missing")
+        payload = options.pop("payload")
+        content, content_type = payload_bytes(payload)
+        result = options_of(options, content_type)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"message {index}: {error}") from None
+    if isinstance(payload, (bytes, bytearray, memoryview)):
         result["payload_base64"] = base64.b64encode(content).decode()
     else:
         result["payload_text"] = content.decode()
@@ -301,6 +322,11 @@ def outcome_body(outcome: Outcome) -> dict[str, Any]:
     return body
 
 
+def reader(kind: type[T]) -> Callable[[Any], T]:
+    """Returns the function that reads a value from JSON."""
+    return lambda body: read(kind, body)
+
+
 def read(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
     """Reads a value from JSON. Fields that a later version of Lisa adds are ignored."""
     names = {one.name for one in fields(kind)}  # type: ignore[arg-type]
@@ -317,3 +343,10 @@ def read(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
     if "groups" in values:
         values["groups"] = [read(GroupState, group) for group in values["groups"]]
     return kind(**values, **more)
+
+
+def read_delivery(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
+    """Reads a delivery, which cannot be settled without its token."""
+    if not isinstance(body["token"], str):
+        raise TypeError("token: must be a text")
+    return read(kind, body, **more)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import signal
 import threading
+import traceback
 from collections.abc import Awaitable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union, cast
 
-from ._errors import LisaError, Stale
-from ._types import Ack, Defer, Outcome, Reject, Retry
+from ._errors import Invalid, LisaError, Stale
+from ._types import Ack, Defer, Duration, Outcome, Reject, Retry, outcome_body, seconds
 
 if TYPE_CHECKING:
     from ._client import AsyncDelivery, AsyncLisa
@@ -28,17 +30,54 @@ AFTER_OUTAGE = 1.0
 LOOK_EVERY = 0.1
 
 
-def seconds(duration: timedelta) -> float:
-    """Returns a duration in seconds."""
-    return duration.total_seconds()
+def check_arguments(
+    topic: Any,
+    handler: Any,
+    group: Any,
+    concurrency: Any,
+    lease: Any,
+    wait: Any,
+    consumer: Any,
+    stop: Any,
+    *,
+    in_threads: bool,
+) -> None:
+    """Raises all that is wrong with the arguments of `work`. Found later, it would be charged to messages."""
+    problems = [
+        f"{name}: {value!r} is not a text"
+        for name, value in (("topic", topic), ("group", group), ("consumer", consumer))
+        if not ((isinstance(value, str) and value) or (name == "consumer" and value is None))
+    ]
+    if not callable(handler):
+        problems.append(f"handler: {handler!r} is not a function")
+    elif in_threads and _is_async(handler):
+        problems.append(f"handler: {handler!r} is an async function: use AsyncLisa")
+    elif not in_threads and inspect.isroutine(handler) and not _is_async(handler):
+        problems.append(f"handler: {handler!r} is not an async function: declare it with `async def`, or use Lisa")
+    if type(concurrency) is not int or concurrency < 1:
+        problems.append(f"concurrency: {concurrency!r} is not a number from 1")
+    for name, value in (("lease", lease), ("wait", wait)):
+        try:
+            if seconds(name, value) <= 0:
+                problems.append(f"{name}: {value!r} must be longer than zero")
+        except (TypeError, ValueError) as error:
+            problems.append(str(error))
+    if stop is not None and not callable(getattr(stop, "is_set", None)):
+        problems.append(f"stop: {stop!r} is not an event")
+    if problems:
+        raise ValueError("; ".join(problems))
+
+
+def _is_async(handler: Any) -> bool:
+    # A decorator may wrap an async function in a plain one.
+    plain = inspect.unwrap(handler)
+    return inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(type(plain).__call__)
 
 
 async def run_worker(
-    lisa: AsyncLisa, pull: Pull, handler: Handler, concurrency: int, lease: timedelta, stop: Event | None
+    lisa: AsyncLisa, pull: Pull, handler: Handler, concurrency: int, lease: Duration, stop: Event | None
 ) -> None:
     """Handles messages until a stop."""
-    if concurrency < 1:
-        raise ValueError(f"concurrency: {concurrency} is less than 1")
     stopping = asyncio.Event()
     stopped = asyncio.ensure_future(_stopped(stopping, stop))
     running: set[asyncio.Task[None]] = set()
@@ -79,52 +118,89 @@ async def run_worker(
         stopped.cancel()
 
 
-async def _handle(lisa: AsyncLisa, delivery: AsyncDelivery, handler: Handler, lease: timedelta) -> None:
+async def _handle(lisa: AsyncLisa, delivery: AsyncDelivery, handler: Handler, lease: Duration) -> None:
     """Handles a delivery. Raises nothing, unless it is cancelled."""
-    task = asyncio.ensure_future(handler(delivery))
+    handling = asyncio.ensure_future(_call(handler, delivery))
+    lost = asyncio.ensure_future(_extend_until_lost(delivery, lease))
     try:
-        while not (await asyncio.wait({task}, timeout=seconds(lease) / 3))[0]:
-            if not await _keep(delivery, lease):
-                task.cancel()
-                return
-        outcome = task.result()
-        if outcome is None:
-            outcome = Ack()
-        if not isinstance(outcome, (Ack, Retry, Defer, Reject)):
-            raise TypeError(f"the handler returned {outcome!r}; allowed are None, Ack, Retry, Defer and Reject")
+        await asyncio.wait({handling, lost}, return_when=asyncio.FIRST_COMPLETED)
+        if not handling.done():
+            await _cancel(handling)
+            return
     except asyncio.CancelledError:
-        task.cancel()
-        await asyncio.wait({task})
+        await _cancel(handling)
         if not delivery.settled:
             with contextlib.suppress(LisaError):
                 await lisa.settle(delivery, Defer(after=timedelta(0)))
         raise
-    except Exception as error:
+    finally:
+        lost.cancel()
+    outcome = _outcome_of(handling, delivery)
+    if not delivery.settled:
+        await _settle(lisa, delivery, outcome)
+
+
+async def _call(handler: Handler, delivery: AsyncDelivery) -> Outcome | None:
+    result: Any = handler(delivery)
+    # A callable object does not show whether it is async.
+    while inspect.isawaitable(result):
+        result = await result
+    return cast("Outcome | None", result)
+
+
+async def _cancel(handling: asyncio.Future[Outcome | None]) -> None:
+    """Cancels a handler, and waits for its end, so that it does not run beside the next one."""
+    handling.cancel()
+    await asyncio.wait({handling})
+    if not handling.cancelled():
+        # It is read, so asyncio does not log it.
+        handling.exception()
+
+
+def _outcome_of(handling: asyncio.Future[Outcome | None], delivery: AsyncDelivery) -> Outcome:
+    """Returns the outcome of a handler. Whatever it raises, and a wrong outcome, is a failed attempt."""
+    try:
+        outcome = handling.result()
+        if outcome is None:
+            return Ack()
+        if not isinstance(outcome, (Ack, Retry, Defer, Reject)):
+            raise TypeError(f"the handler returned {outcome!r}; allowed are None, Ack, Retry, Defer and Reject")
+        outcome_body(outcome)
+        return outcome
+    except (Exception, asyncio.CancelledError) as error:
         log.warning("attempt %s of %s failed", delivery.attempt, delivery.id, exc_info=True)
-        outcome = Retry(error=f"{type(error).__name__}: {error}")
-    if delivery.settled:
-        return
+        return Retry(error="".join(traceback.format_exception_only(type(error), error)).strip())
+
+
+async def _settle(lisa: AsyncLisa, delivery: AsyncDelivery, outcome: Outcome) -> None:
     try:
         await lisa.settle(delivery, outcome)
     except Stale as error:
         if not error.maybe_settled:
             log.warning("lease of %s was lost; another worker may have it", delivery.id)
-    except LisaError as error:
+    except Invalid as error:
+        log.warning("the outcome %r of %s is wrong: %s", outcome, delivery.id, error)
+        if outcome != (failed := Retry(error=f"the handler returned a wrong outcome: {error}")):
+            await _settle(lisa, delivery, failed)
+    except Exception as error:
         log.error("cannot settle %s; it is delivered again after its lease: %s", delivery.id, error)
 
 
-async def _keep(delivery: AsyncDelivery, lease: timedelta) -> bool:
-    """Extends the lease of a delivery whose handler is running. Returns false if it was lost."""
-    if not delivery.settled:
+async def _extend_until_lost(delivery: AsyncDelivery, lease: Duration) -> None:
+    """Extends the lease of a delivery whose handler runs. Returns when the lease was lost."""
+    while True:
+        await asyncio.sleep(seconds("lease", lease) / 3)
+        if delivery.settled:
+            continue
         try:
             await delivery.extend(lease)
         except Stale:
             if not delivery.settled:
                 log.warning("lease of %s was lost; another worker may have it", delivery.id)
-                return False
-        except LisaError as error:
+                return
+        except Exception as error:
+            # It says nothing about the handler, which goes on.
             log.warning("cannot extend the lease of %s: %s", delivery.id, error)
-    return True
 
 
 async def _stopped(stopping: asyncio.Event, stop: Event | None) -> None:

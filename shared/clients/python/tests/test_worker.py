@@ -1,0 +1,326 @@
+"""Tests that a worker charges messages with nothing but the failures of their handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import threading
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, Callable, cast
+from uuid import uuid4
+
+import pytest
+from support import HTML, URL, Answer, Served, eventually, forward, serve
+
+import lisa_relay as lr
+from lisa_relay import AsyncDelivery, AsyncLisa, Delivery, Lisa
+
+ONCE = timedelta(seconds=1)
+
+
+def plain(_: Any) -> None:
+    pass
+
+
+async def coroutine(_: Any) -> None:
+    pass
+
+
+@functools.wraps(coroutine)
+def decorated(delivery: Any) -> Any:
+    return coroutine(delivery)
+
+
+class Both:
+    """A handler that does not show whether it is async."""
+
+    def __init__(self, handler: Callable[[Any], Any]) -> None:
+        self.handler = handler
+
+    def __call__(self, delivery: Any) -> Any:
+        return self.handler(delivery)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("topic", None),
+        ("topic", ""),
+        ("group", 7),
+        ("consumer", 7),
+        ("concurrency", 0),
+        ("concurrency", "4"),
+        ("concurrency", 1.5),
+        ("concurrency", True),
+        ("lease", 30),
+        ("lease", None),
+        ("lease", "30"),
+        ("lease", "soon"),
+        ("lease", timedelta(0)),
+        ("lease", "-5s"),
+        ("wait", 20),
+        ("wait", "0s"),
+        ("wait", timedelta(seconds=-1)),
+        ("stop", True),
+        ("handler", None),
+        ("handler", coroutine),
+        ("handler", functools.partial(coroutine)),
+        ("handler", decorated),
+    ],
+)
+def test_a_wrong_argument_is_raised_before_the_first_pull(name: str, value: Any) -> None:
+    with serve(lambda *_: (200, {}, b'{"deliveries":[]}')) as server:
+        arguments: dict[str, Any] = {"topic": "t", "handler": plain, name: value}
+        with Lisa(server.url) as lisa, pytest.raises(ValueError, match=name):
+            lisa.work(**arguments)
+
+        async def main() -> None:
+            async with AsyncLisa(server.url) as lisa:
+                await lisa.work(**{**arguments, "handler": plain if name == "handler" else coroutine})
+
+        with pytest.raises(ValueError, match=name):
+            asyncio.run(main())
+        assert server.count == 0
+
+
+def test_all_wrong_arguments_are_raised_together() -> None:
+    with Lisa(URL) as lisa, pytest.raises(ValueError, match=r"handler.*concurrency.*lease"):
+        lisa.work("t", None, concurrency=0, lease="soon")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [{"url": "localhost:7812"}, {"gateway": "http://"}, {"timeout": "2s"}, {"tries": 0}])
+def test_a_wrong_configuration_is_raised_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Lisa(**wrong)
+
+
+@pytest.mark.parametrize("lease", ["2s", "1s 500ms", timedelta(seconds=2)])
+def test_a_lease_is_extended_whether_it_is_a_text_or_a_timedelta(lisa: Lisa, topic: str, lease: Any) -> None:
+    lisa.send(topic, "slow")
+    stop, attempts = threading.Event(), []
+
+    def handler(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        first = delivery.lease_until
+        # Longer than the lease: only an extended lease still holds then.
+        eventually(lambda: datetime.now(timezone.utc) > first + timedelta(seconds=2), "the first lease is over")
+        delivery.ack()
+        stop.set()
+
+    lisa.work(topic, handler, lease=lease, wait="20s", stop=stop)
+    assert attempts == [1]
+
+
+def replacing(part: str, answers: list[Served], *, is_forwarded: bool) -> tuple[Answer, list[str]]:
+    """Answers requests whose path has `part` with these, and passes all others on. Returns also what the relay got."""
+    left, passed = iter(answers), []
+
+    def answer(_: int, handler: Any, body: bytes) -> Served:
+        instead = next(left, None) if part in handler.path else None
+        if instead and not is_forwarded:
+            return instead
+        passed.append(f"{handler.path.rpartition(':')[2].rpartition('/')[2]} {body.decode()}")
+        result = forward(handler, body)
+        return instead or result
+
+    return answer, passed
+
+
+MISLEADING: list[Served] = [
+    HTML,
+    (200, {"content-encoding": "gzip"}, b"this is not gzip"),
+    (200, {"content-type": "application/json"}, b"{}"),
+    (200, {}, b"null"),
+    (200, {}, b"[" * 100_000),
+    (200, {}, b"\xff"),
+    (500, {}, b"oops"),
+    (503, {}, b'{"code": {}, "errors": 7}'),
+]
+
+
+def test_an_extension_that_fails_does_not_settle(lisa: Lisa, topic: str) -> None:
+    lisa.send(topic, "x")
+    stop, attempts = threading.Event(), []
+    answer, passed = replacing("deliveries:extend", MISLEADING, is_forwarded=True)
+
+    def extensions() -> int:
+        return sum(one.startswith("extend ") for one in passed)
+
+    def handler(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        eventually(lambda: extensions() > len(MISLEADING), "all failed")
+        stop.set()
+
+    with serve(answer) as proxy, Lisa(URL, gateway=proxy.url, tries=1) as other:
+        other.work(topic, handler, lease=ONCE, stop=stop)
+    assert attempts == [1]
+    settled = [json.loads(one.partition(" ")[2]) for one in passed if one.startswith("settle ")]
+    assert [[one["ack"] for one in items] for items in settled] == [[True]]
+
+
+def test_a_pull_with_any_other_answer_is_repeated(lisa: Lisa, topic: str) -> None:
+    lisa.send(topic, "x")
+    stop, attempts = threading.Event(), []
+    answers = [one for one in MISLEADING if one[0] != 500]
+    answer, _ = replacing("/pull", answers, is_forwarded=False)
+
+    def handler(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        stop.set()
+
+    with serve(answer) as proxy, Lisa(URL, gateway=proxy.url) as other:
+        other.work(topic, handler, stop=stop)
+        assert proxy.count > len(answers)
+    assert attempts == [1]
+
+
+def test_a_worker_survives_that_its_token_file_is_away(
+    lisa: Lisa, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "token"
+    id = lisa.send(topic, "x").id
+    stop, attempts = threading.Event(), []
+
+    def handler(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        file.unlink()
+        eventually(lambda: "cannot extend" in caplog.text, "an extension without a token")
+        # As a program does that replaces the content.
+        file.write_text("")
+        caplog.clear()
+        eventually(lambda: "cannot extend" in caplog.text, "an extension with an empty token")
+        file.write_text("token")
+        stop.set()
+
+    def write() -> None:
+        eventually(lambda: "cannot pull" in caplog.text, "a pull without a token")
+        file.write_text("token")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    with Lisa(URL, token=file, tries=1) as other:
+        other.work(topic, handler, lease=timedelta(seconds=3), stop=stop)
+    writer.join()
+    assert attempts == [1]
+    with pytest.raises(lr.NotFound) as error:
+        lisa.get(topic, id)
+    assert error.value.ended == "acked"
+
+
+def stop_iteration(_: Delivery) -> None:
+    next(iter([]))
+
+
+def own_client_error(_: Delivery) -> None:
+    raise lr.TransportError("no answer of another relay")
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def unprintable(_: Delivery) -> None:
+    raise Unprintable
+
+
+@pytest.mark.parametrize(
+    ("handler", "error"),
+    [
+        (stop_iteration, "RuntimeError: the handler raised StopIteration"),
+        (own_client_error, "TransportError: no answer of another relay"),
+        (unprintable, "Unprintable"),
+        (lambda _: 7, "TypeError: the handler returned 7"),
+        (lambda _: lr.Retry(after=cast(Any, 5)), "TypeError: after: 5 is not a duration"),
+        (lambda _: lr.Defer(after=timedelta(-1)), "ValueError: after: -86400.0 s is negative"),
+        (lambda _: lr.Retry(after="soon"), "the handler returned a wrong outcome: 422 invalid"),
+        (lambda _: lr.Defer(), "the handler returned a wrong outcome: 422 invalid"),
+    ],
+)
+def test_whatever_a_handler_does_wrong_is_a_failed_attempt(lisa: Lisa, handler: Any, error: str) -> None:
+    id = lisa.send("jobs", "x", id=uuid4().hex).id
+    stop, attempts = threading.Event(), []
+
+    def counting(delivery: Delivery) -> Any:
+        if delivery.id == id:
+            attempts.append(delivery.attempt)
+        return handler(delivery)
+
+    worker = threading.Thread(target=lambda: lisa.work("jobs", counting, stop=stop))
+    worker.start()
+    message = eventually(lambda: (found := lisa.get("jobs", id)).garbage and found, "in garbage")
+    stop.set()
+    worker.join()
+    assert error in message.garbage["error"] and attempts == [1, 2]
+
+
+def test_a_handler_that_cancels_itself_failed(topic: str) -> None:
+    async def main() -> None:
+        async with AsyncLisa(URL) as lisa:
+            id = (await lisa.send("jobs", "x")).id
+            stop = asyncio.Event()
+
+            async def handler(delivery: AsyncDelivery) -> None:
+                if delivery.is_last_attempt:
+                    stop.set()
+                raise asyncio.CancelledError
+
+            await lisa.work("jobs", handler, stop=stop)
+            message = await lisa.get("jobs", id)
+            assert message.garbage is not None and "CancelledError" in message.garbage["error"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("inner", [plain, coroutine])
+def test_a_callable_object_may_be_async_or_not(lisa: Lisa, topic: str, inner: Any) -> None:
+    for is_async in (False, True):
+        lisa.send(topic, "x")
+        stop = threading.Event()
+        attempts: list[int] = []
+
+        def handler(delivery: Any, stop: Any = stop, attempts: Any = attempts) -> Any:
+            attempts.append(delivery.attempt)
+            stop.set()
+            return inner(delivery)
+
+        async def main(stop: Any = stop, handler: Any = handler) -> None:
+            async with AsyncLisa(URL) as other:
+                await other.work(topic, Both(handler), stop=stop)
+
+        if is_async:
+            asyncio.run(main())
+        else:
+            lisa.work(topic, Both(handler), stop=stop)
+        assert attempts == [1] and lisa.pull(topic) == []
+
+
+def test_a_cancelled_handler_ends_before_the_next_begins(topic: str) -> None:
+    async def main() -> None:
+        async with AsyncLisa(URL) as lisa:
+            await lisa.send_many(topic, [{"payload": n} for n in range(2)])
+            stop, running, most = asyncio.Event(), 0, 0
+
+            async def handler(delivery: AsyncDelivery) -> None:
+                nonlocal running, most
+                running += 1
+                most = max(most, running)
+                if delivery.json() == 0:
+                    # Another worker settles it.
+                    await lisa.settle(delivery.token, lr.Ack())
+                    try:
+                        await asyncio.Event().wait()
+                    except asyncio.CancelledError:
+                        # Cleaning up takes a moment, in which the next message could be pulled.
+                        await lisa.pull(topic, "other", wait="500ms")
+                else:
+                    stop.set()
+                running -= 1
+
+            await lisa.send(topic, 0)
+            await lisa.work(topic, handler, lease=ONCE, stop=stop)
+            assert most == 1
+
+    asyncio.run(main())
