@@ -1,28 +1,22 @@
 /** The client, and the deliveries that it pulls. */
 
 import { fromBase64, toBase64, uuidV7 } from "./bytes.js";
-import { LisaError, Problem, type ProblemBody, TransportError, problemOf } from "./errors.js";
+import { LisaError, Problem, type ProblemBody, TransportError } from "./errors.js";
+import { type HttpOptions, type Request, exchange, isToken } from "./http.js";
+import { type Body, type Outcome, settleItem, texts } from "./outcome.js";
+import { type Duration, type Instant, pause } from "./time.js";
+import { type Handler, type WorkOptions, runWorker } from "./work.js";
 
 /** The most items and bytes of a batch. */
 const MAX_ITEMS = 1000;
 const MAX_BYTES = 4 * 1024 * 1024 - 2;
 
-/** A duration: milliseconds, or a string such as `"30m"`. */
-type Duration = number | string;
-/** An instant: a `Date`, or a string in RFC 3339. */
-type Instant = Date | string;
-
 /** The configuration of a client. */
-export interface LisaOptions {
+export interface LisaOptions extends HttpOptions {
   /** The URL of the gateway, if it differs from the URL of the producer. */
   gateway?: string;
-  /** The bearer token, or a function that returns it for each request. */
-  token?: string | (() => string | Promise<string>);
-  /** The time limit of one try, in milliseconds. Default: 10,000. */
-  timeout?: number;
   /** The maximum number of tries of a request. Default: 5. */
   tries?: number;
-  fetch?: typeof fetch;
 }
 
 /** The options of a message. The defaults are those of the topic. */
@@ -101,13 +95,6 @@ export interface Ended {
   lease_until?: string;
 }
 
-/** The outcome of a delivery. */
-export type Outcome =
-  | { ack: true }
-  | { retry: { after?: Duration; error?: string } }
-  | { defer: { after: Duration } | { until: Instant } }
-  | { reject: { error?: string } };
-
 /** The options of a pull. */
 export interface PullOptions {
   group?: string;
@@ -120,44 +107,28 @@ export interface PullOptions {
   signal?: AbortSignal;
 }
 
-/** The options of a worker. */
-export interface WorkOptions {
-  group?: string;
-  concurrency?: number;
-  /** The lease, in milliseconds, which is extended while a handler runs. Default: 60,000. */
-  lease?: number;
-  consumer?: string;
-  /** Stops the worker: it pulls no more, and running handlers may finish. */
-  signal?: AbortSignal;
-}
-
-interface Request {
-  method: string;
-  path: string;
-  body?: unknown;
-  headers?: Record<string, string>;
-  isToGateway?: boolean;
-  wait?: number;
-  signal?: AbortSignal | undefined;
-}
-
 /** A client of one relay. */
 export class Lisa {
   readonly #urls: { producer: string; gateway: string };
   readonly #options: LisaOptions;
 
-  /** Creates a client. The default address is that of `lisa-manager dev`. */
+  /** Creates a client. The default address is that of `lisa-manager dev`. Throws `TypeError` for wrong options. */
   constructor(url = "http://127.0.0.1:7812", options: LisaOptions = {}) {
+    const { gateway = url, token, timeout = 1, tries = 1 } = options;
+    for (const [name, one] of Object.entries({ url, gateway })) {
+      if (!/^https?:\/\/[^/]/.test(one)) throw new TypeError(`${name}: ${one} is not a URL with http or https`);
+    }
+    if (!Number.isFinite(timeout) || timeout <= 0) throw new TypeError(`timeout: ${timeout} is not a number of milliseconds`);
+    if (!Number.isInteger(tries) || tries < 1) throw new TypeError(`tries: ${tries} is less than 1`);
+    if (token !== undefined && typeof token !== "function" && !isToken(token)) throw new TypeError("token: is empty, or has characters that no token has");
     const trim = (text: string) => text.replace(/\/+$/, "");
-    this.#urls = { producer: trim(url), gateway: trim(options.gateway ?? url) };
+    this.#urls = { producer: trim(url), gateway: trim(gateway) };
     this.#options = options;
   }
 
   /** Sends a message. Throws a `LisaError`; to repeat the send, use its `id`. */
   async send(topic: string, payload: unknown, options: SendOptions = {}): Promise<Sent> {
-    const [result] = await this.sendMany(topic, [{ ...options, payload }]);
-    if (result instanceof LisaError) throw result;
-    return result!;
+    return only(await this.sendMany(topic, [{ ...options, payload }]));
   }
 
   /** Sends any number of messages, in batches. Returns a result for each, in order: its receipt, or its error. */
@@ -167,81 +138,58 @@ export class Lisa {
 
   /** Looks up a message that is still stored. `key` finds a message with an id of your own without querying every shard. */
   async get(topic: string, id: string, key?: string): Promise<Message> {
-    return withPayload(await this.#call({ method: "GET", path: path("topics", topic, "messages", id), headers: keyHeader(key) })) as unknown as Message;
+    const request = { method: "GET", path: path("topics", topic, "messages", id), headers: keyHeader(key), hasPayloads: true };
+    return this.#call(request, (body) => withPayload(object(body, "id")) as unknown as Message);
   }
 
   /** Cancels a message that has not been delivered yet. */
   async cancel(topic: string, id: string, key?: string): Promise<Cancelled> {
-    const body = await this.#call({ method: "DELETE", path: path("topics", topic, "messages", id), headers: keyHeader(key) });
-    return withPayload(body) as unknown as Cancelled;
+    const request = { method: "DELETE", path: path("topics", topic, "messages", id), headers: keyHeader(key), hasPayloads: true };
+    return this.#call(request, (body) => withPayload(object(body, "id")) as unknown as Cancelled);
   }
 
   /** Reschedules a message that has not been delivered yet. */
   async reschedule(topic: string, id: string, due: { delay: Duration } | { deliver_at: Instant }, key?: string): Promise<Sent> {
     const request = { method: "PATCH", path: path("topics", topic, "messages", id), body: texts(due), headers: keyHeader(key) };
-    return (await this.#call(request)) as unknown as Sent;
+    return this.#call(request, (body) => object(body, "id", "outcome") as unknown as Sent);
   }
 
   /** Pulls messages; none if no message became ready in time. */
   async pull(topic: string, { group = "default", wait = 20_000, signal, ...options }: PullOptions = {}): Promise<Delivery[]> {
     const body = texts({ ...options, wait });
-    const request = { method: "POST", path: path("topics", topic, "groups", group, "pull"), body, isToGateway: true, wait: 30_000, signal };
+    const where = path("topics", topic, "groups", group, "pull");
+    const request = { method: "POST", path: where, body, isToGateway: true, hasPayloads: true, wait: 30_000, signal };
     // A repeated pull could leave the messages of the first one to their lease: the caller decides.
-    const answer = await this.#try(request);
-    return (answer.deliveries as Body[]).map((delivery) => new Delivery(this, delivery));
+    return this.#try(request, (answer) => {
+      return Array.from(object(answer).deliveries as Body[], (one) => new Delivery(this, object(one, "id", "token", "due_at", "lease_until")));
+    });
   }
 
   /** Settles a delivery by its token. */
   async settle(token: string, outcome: Outcome): Promise<Ended> {
-    const [verb, body] = Object.entries(outcome)[0] ?? [];
-    const options = body === true ? {} : texts(body as object);
-    const request = { method: "POST", path: path("deliveries", token, verb ?? ""), body: options, isToGateway: true };
-    return (await this.#call(request)) as unknown as Ended;
+    return only(await this.settleMany([{ token, ...outcome }]));
   }
 
   /** Settles many deliveries, in batches. Returns a result for each, in order: its outcome, or its error. */
   async settleMany(items: Iterable<{ token: string } & Outcome>): Promise<(Ended | LisaError)[]> {
-    const all = Array.from(items, ({ token, ...outcome }) => {
-      const [verb, body] = Object.entries(outcome)[0]!;
-      return { token, [verb]: body === true ? true : texts(body as object) };
-    });
+    // As in all calls, the tokens are in the body, because URLs are logged.
+    const all = Array.from(items, ({ token, ...outcome }) => settleItem(token, outcome));
     return this.#batch<Ended>("/v1/deliveries:settle", all, true);
   }
 
   /** Replaces the lease of a delivery with a new one that starts now; by default the topic's. */
   async extend(token: string, lease?: Duration): Promise<Ended> {
-    const body = lease === undefined ? {} : texts({ lease });
-    return (await this.#call({ method: "POST", path: path("deliveries", token, "extend"), body, isToGateway: true })) as unknown as Ended;
+    return only(await this.#batch<Ended>("/v1/deliveries:extend", [texts({ token, lease })], true));
   }
 
   /**
    * Pulls messages and runs a handler for each, until the signal is aborted. Acknowledges a message when its handler returns, and reports
    * a failed attempt when it throws. A handler can also return an outcome. The lease is extended while it runs; if it is lost,
-   * the handler's signal is aborted. While the gateway is unavailable, it retries. Throws errors that a retry cannot fix.
+   * the handler's signal is aborted. While the gateway is unavailable, it retries. Throws errors that a retry cannot fix, and
+   * before the first pull a `TypeError` for wrong arguments.
    */
-  async work(topic: string, handler: (delivery: Delivery, signal: AbortSignal) => Promise<Outcome | void> | Outcome | void, options: WorkOptions = {}): Promise<void> {
-    const { group = "default", concurrency = 1, lease = 60_000, consumer } = options;
-    const failed = new AbortController();
-    const signal = options.signal ? AbortSignal.any([options.signal, failed.signal]) : failed.signal;
-    const named = consumer === undefined ? {} : { consumer };
-    const loop = async () => {
-      for (let failures = 0; !signal.aborted; ) {
-        let pulled: Delivery[];
-        try {
-          pulled = await this.pull(topic, { group, lease, ...named, signal });
-          failures = 0;
-        } catch (error) {
-          if (signal.aborted) return;
-          if (!(error instanceof LisaError) || !error.retryable) throw error;
-          await pause(++failures, error.retryAfter, signal);
-          continue;
-        }
-        for (const delivery of pulled) await run(delivery, handler, lease);
-      }
-    };
-    const loops = Array.from({ length: concurrency }, () => loop().catch((error: unknown) => failed.abort(error)));
-    await Promise.all(loops);
-    if (failed.signal.aborted) throw failed.signal.reason;
+  async work(topic: string, handler: Handler, options: WorkOptions = {}): Promise<void> {
+    await runWorker(this, topic, handler, options);
   }
 
   async #batch<T>(where: string, items: object[], isToGateway: boolean): Promise<(T | LisaError)[]> {
@@ -253,9 +201,7 @@ export class Lisa {
         const body = pending.map((index) => items[index]);
         let answers: (T | LisaError)[];
         try {
-          const answer = (await this.#try({ method: "POST", path: where, body, isToGateway })) as unknown as Body[];
-          answers = answer.map((one) => ("error" in one ? new Problem((one.error as ProblemBody).status ?? 500, one.error as ProblemBody) : (one as T)));
-          if (answers.length !== pending.length) throw new Error(`${answers.length} results for a batch of ${pending.length}`);
+          answers = await this.#try({ method: "POST", path: where, body, isToGateway }, (answer) => readResults<T>(answer, body.length));
         } catch (error) {
           if (!(error instanceof LisaError) || !error.retryable) throw error;
           answers = pending.map(() => error);
@@ -284,49 +230,23 @@ export class Lisa {
   }
 
   /** Sends a request until it has an answer that is no reason to repeat it. */
-  async #call(request: Request): Promise<Body> {
-    let inDoubt = false;
+  async #call<T>(request: Request, read: (body: unknown) => T): Promise<T> {
     for (let attempt = 1; ; attempt++) {
       try {
-        return await this.#try(request);
+        return await this.#try(request, read);
       } catch (error) {
-        if (!(error instanceof LisaError)) throw error;
-        if (error instanceof Problem && error.code === "stale") error.maybeSettled = inDoubt;
-        if (attempt >= this.#tries() || !error.retryable) throw error;
-        inDoubt ||= error.inDoubt;
+        if (!(error instanceof LisaError) || !error.retryable || attempt >= this.#tries()) throw error;
         await pause(attempt, error.retryAfter);
       }
     }
   }
 
-  async #try({ method, path, body, headers = {}, isToGateway = false, wait = 0, signal }: Request): Promise<Body> {
-    const { token, timeout = 10_000, fetch: send = fetch } = this.#options;
-    const all: Record<string, string> = { ...headers };
-    if (body !== undefined) all["content-type"] = "application/json";
-    if (token !== undefined) all.authorization = `Bearer ${(typeof token === "string" ? token : await token()).trim()}`;
-    const limit = AbortSignal.timeout(timeout + wait);
-    let response, text;
-    try {
-      response = await send((isToGateway ? this.#urls.gateway : this.#urls.producer) + path, {
-        method,
-        headers: all,
-        body: body === undefined ? null : JSON.stringify(body),
-        signal: signal ? AbortSignal.any([signal, limit]) : limit,
-      });
-      text = await response.text();
-    } catch (cause) {
-      throw new TransportError(`no answer to ${method} ${path.replace(/deliveries\/[^/]+/, "deliveries/…")}: ${String(cause)}`, { cause });
-    }
-    if (!response.ok) throw problemOf(response.status, text, response.headers);
-    try {
-      return JSON.parse(text) as Body;
-    } catch (cause) {
-      throw new TransportError("not an answer of Lisa", { cause });
-    }
+  #try<T>(request: Request, read: (body: unknown) => T): Promise<T> {
+    return exchange(request.isToGateway ? this.#urls.gateway : this.#urls.producer, request, this.#options, read);
   }
 
   #tries(): number {
-    return Math.max(1, this.#options.tries ?? 5);
+    return this.#options.tries ?? 5;
   }
 }
 
@@ -408,31 +328,29 @@ export class Delivery {
   }
 }
 
-type Body = Record<string, unknown>;
+/** Returns an object with these texts, or throws. */
+function object(body: unknown, ...names: string[]): Body {
+  if (typeof body !== "object" || body === null || Array.isArray(body)) throw new TypeError("not an object");
+  const missing = names.find((name) => typeof (body as Body)[name] !== "string");
+  if (missing !== undefined) throw new TypeError(`${missing} is missing`);
+  return body as Body;
+}
 
-/** Runs a handler, extends the lease meanwhile, and settles. */
-async function run(delivery: Delivery, handler: (delivery: Delivery, signal: AbortSignal) => Promise<Outcome | void> | Outcome | void, lease: number): Promise<void> {
-  const lost = new AbortController();
-  const timer = setInterval(() => {
-    delivery.extend(lease).catch((error: unknown) => {
-      if (error instanceof Problem && error.code === "stale") lost.abort(error);
-    });
-  }, lease / 3);
-  let outcome: Outcome;
-  try {
-    outcome = (await handler(delivery, lost.signal)) ?? { ack: true };
-  } catch (error) {
-    outcome = { retry: { error: String(error) } };
-  } finally {
-    clearInterval(timer);
-  }
-  if (delivery.isSettled || lost.signal.aborted) return;
-  try {
-    await delivery.settle(outcome);
-  } catch (error) {
-    // Without an answer, or stale: the message comes again after its lease, or was settled.
-    if (!(error instanceof LisaError) || (!error.retryable && !delivery.isSettled)) throw error;
-  }
+/** Reads the results of a batch. */
+function readResults<T>(answer: unknown, count: number): (T | LisaError)[] {
+  const read = Array.from(answer as Body[], (one) => {
+    if (!("error" in object(one))) return object(one, "outcome") as T;
+    const error = object(one.error) as ProblemBody;
+    return new Problem(error.status ?? 500, error);
+  });
+  if (read.length !== count) throw new TypeError(`${read.length} results for a batch of ${count}`);
+  return read;
+}
+
+/** Returns the result of a batch of one, or throws its error. */
+function only<T>([result]: (T | LisaError)[]): T {
+  if (result instanceof LisaError) throw result;
+  return result!;
 }
 
 /** Returns a path with escaped parts. */
@@ -444,18 +362,6 @@ function keyHeader(key: string | undefined): Record<string, string> {
   if (key === undefined) return {};
   // A header is bytes: those of UTF-8.
   return { "lisa-key": String.fromCharCode(...new TextEncoder().encode(key)) };
-}
-
-/** Returns options as JSON has them: durations and instants as texts. Those that are undefined are left out. */
-function texts(options: object): Body {
-  const given = Object.entries(options).filter(([, value]) => value !== undefined);
-  const durations = new Set(["delay", "ttl", "after", "lease", "wait"]);
-  return Object.fromEntries(
-    given.map(([name, value]) => {
-      if (durations.has(name) && typeof value === "number") return [name, `${Math.round(value)}ms`];
-      return [name, value instanceof Date ? value.toISOString() : (value as unknown)];
-    }),
-  );
 }
 
 /** Returns a message as an item of a batch. */
@@ -499,14 +405,4 @@ function* chunks(items: object[]): Generator<number[]> {
     size += length;
   }
   if (chunk.length > 0) yield chunk;
-}
-
-/** Waits before the next try: exponential with jitter, and not less than the server asks for, up to a minute. */
-async function pause(attempt: number, after: number, signal?: AbortSignal): Promise<void> {
-  const backoff = Math.min(8000, 125 * 2 ** Math.min(attempt, 6));
-  const ms = Math.max(backoff, Math.min(after, 60_000)) * (1 + Math.random() / 4);
-  await new Promise<void>((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    signal?.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
-  });
 }

@@ -18,7 +18,7 @@ export class LisaError extends Error {
   readonly retryAfter: number = 0;
 }
 
-/** No response arrived: no connection, a timeout, or a connection that broke. */
+/** Lisa did not answer: no connection, a timeout, a broken connection, something else answered, or there was no token. */
 export class TransportError extends LisaError {
   override name = "TransportError";
 }
@@ -60,7 +60,7 @@ export class Problem extends LisaError {
     this.status = status;
     this.code = body.code ?? "";
     this.detail = body.detail ?? "";
-    this.errors = body.errors ?? [];
+    this.errors = Array.isArray(body.errors) ? body.errors : [];
     this.ended = body.ended;
     this.stored = body.stored ?? false;
     if (body.id !== undefined) this.id = body.id;

@@ -1,7 +1,9 @@
 /** A client for Lisa, a delayed message queue on Redis Streams. */
 
 export { Lisa, Delivery } from "./client.js";
-export type { Cancelled, Ended, FailedAttempt, GroupState, LisaOptions, Message, NewMessage, Outcome, PullOptions, SendOptions, Sent, WorkOptions } from "./client.js";
+export type { Cancelled, Ended, FailedAttempt, GroupState, LisaOptions, Message, NewMessage, PullOptions, SendOptions, Sent } from "./client.js";
+export type { Outcome } from "./outcome.js";
+export type { Handler, WorkOptions } from "./work.js";
 export { LisaError, Problem, TransportError } from "./errors.js";
 export type { Code } from "./errors.js";
 export { InvalidSignature, verifyWebhook } from "./webhook.js";

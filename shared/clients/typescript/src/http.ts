@@ -1,0 +1,92 @@
+/** One request: its token, its time limit, and an answer of limited length. */
+
+import { Problem, TransportError, problemOf } from "./errors.js";
+
+/** The most bytes of an answer. That with payloads has up to 16 MiB of them, each byte of which JSON may write with six. */
+const MAX_ANSWER = 8 * 1024 * 1024;
+const MAX_PAYLOADS = 128 * 1024 * 1024;
+
+export interface Request {
+  method: string;
+  path: string;
+  body?: unknown;
+  headers?: Record<string, string>;
+  isToGateway?: boolean;
+  hasPayloads?: boolean;
+  wait?: number;
+  signal?: AbortSignal | undefined;
+}
+
+/** The part of the configuration of a client that concerns single requests. */
+export interface HttpOptions {
+  /** The bearer token, or a function that returns it for each request. */
+  token?: string | (() => string | Promise<string>);
+  /** The time limit of one try, up to the last byte of the answer, in milliseconds. Default: 10,000. */
+  timeout?: number;
+  fetch?: typeof fetch;
+}
+
+/** Sends a request once. Returns what `read` makes of the answer. */
+export async function exchange<T>(base: string, request: Request, options: HttpOptions, read: (body: unknown) => T): Promise<T> {
+  const { method, path, body, isToGateway: _, hasPayloads = false, wait = 0, signal } = request;
+  const { token, timeout = 10_000, fetch: send = fetch } = options;
+  // Without it, an answer is compressed where a proxy does that. Browsers ignore it.
+  const headers: Record<string, string> = { ...request.headers, "accept-encoding": "identity" };
+  const content = body === undefined ? null : JSON.stringify(body);
+  if (content !== null) headers["content-type"] = "application/json";
+  if (token !== undefined) headers.authorization = `Bearer ${await readToken(token)}`;
+  const limit = AbortSignal.timeout(timeout + wait);
+  let response, text;
+  try {
+    const all = signal ? AbortSignal.any([signal, limit]) : limit;
+    // A redirect would take the payload and the token to another address.
+    response = await send(base + path, { method, headers, body: content, redirect: "manual", signal: all });
+    text = await readText(response, hasPayloads ? MAX_PAYLOADS : MAX_ANSWER);
+  } catch (cause) {
+    throw new TransportError(`no answer to ${method} ${path}: ${String(cause)}`, { cause });
+  }
+  if (response.type === "opaqueredirect" || (response.status >= 300 && response.status < 400)) {
+    throw new Problem(response.status, { title: "not an answer of Lisa", detail: "a redirect, which is not followed" });
+  }
+  if (!response.ok) throw problemOf(response.status, text, response.headers);
+  try {
+    return read(JSON.parse(text));
+  } catch (cause) {
+    // A proxy may answer with anything. What Lisa did is not known.
+    throw new TransportError(`not an answer of Lisa: ${String(cause)}`, { cause });
+  }
+}
+
+/** Reads the body, up to a limit. */
+async function readText(response: Response, limit: number): Promise<string> {
+  const reader = response.body?.getReader();
+  const decoder = new TextDecoder("utf-8", { fatal: true });
+  let text = "";
+  for (let size = 0; reader; ) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    size += value.length;
+    if (size > limit) {
+      await reader.cancel();
+      throw new RangeError(`it is longer than ${limit} bytes`);
+    }
+    text += decoder.decode(value, { stream: true });
+  }
+  return text + decoder.decode();
+}
+
+/** Returns true if a text can be a bearer token. */
+export function isToken(text: unknown): text is string {
+  return typeof text === "string" && /^[!-~]+$/.test(text.trim());
+}
+
+/** Returns the token now. While it is rotated, there may be none for a moment. */
+async function readToken(token: string | (() => string | Promise<string>)): Promise<string> {
+  try {
+    const text = typeof token === "string" ? token : await token();
+    if (isToken(text)) return text.trim();
+  } catch (cause) {
+    throw new TransportError(`cannot read the token: ${String(cause)}`, { cause });
+  }
+  throw new TransportError("cannot read the token: it is empty, or has characters that no token has");
+}

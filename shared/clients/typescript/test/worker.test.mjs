@@ -1,0 +1,139 @@
+// Tests that a worker charges messages with nothing but the failures of their handlers.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Lisa, Problem, TransportError } from "lisa-relay";
+import { MISLEADING, eventually, forward, serve } from "./faults.mjs";
+
+const { LISA_URL: url } = process.env;
+const lisa = new Lisa(url);
+let topics = 0;
+const topic = () => `ts-work-${process.pid}-${topics++}`;
+const ended = (outcome) => (error) => error instanceof Problem && error.ended === outcome;
+
+test("a wrong argument is thrown before the first pull", async () => {
+  const wrong = [
+    ["topic", undefined], ["topic", ""], ["handler", undefined], ["group", 7], ["consumer", 7],
+    ["concurrency", 0], ["concurrency", "4"], ["concurrency", 1.5], ["concurrency", NaN],
+    ["lease", "30"], ["lease", "soon"], ["lease", NaN], ["lease", 0], ["lease", -1], ["lease", null],
+    ["signal", new AbortController()], ["log", "warn"],
+  ];
+  await serve(() => [200, {}, '{"deliveries":[]}'], async (fake, requests) => {
+    for (const [name, value] of wrong) {
+      const { topic: where, handler, ...options } = { topic: "t", handler: () => {}, [name]: value };
+      await assert.rejects(new Lisa(fake).work(where, handler, options), (error) => error instanceof TypeError && error.message.includes(`${name}:`), name);
+    }
+    await assert.rejects(new Lisa(fake).work("t", null, { concurrency: 0, lease: "soon" }), /handler.*concurrency.*lease/);
+    assert.equal(requests.length, 0);
+  });
+});
+
+test("a wrong configuration is thrown at once", () => {
+  for (const [name, value] of [["gateway", "localhost"], ["timeout", "2s"], ["timeout", NaN], ["tries", 0], ["token", "a\nb"], ["token", ""]]) {
+    assert.throws(() => new Lisa(url, { [name]: value }), (error) => error instanceof TypeError && error.message.startsWith(`${name}:`), name);
+  }
+  assert.throws(() => new Lisa("localhost:7812"), TypeError);
+});
+
+test("a lease is extended every third of its length, whether it is a string or a number", async () => {
+  for (const lease of ["2s", "1s 500ms", 2_000]) {
+    const [name, stop, attempts] = [topic(), new AbortController(), []];
+    await lisa.send(name, "slow");
+    await serve((request) => forward(url, request), async (proxy, requests) => {
+      const work = new Lisa(url, { gateway: proxy }).work(name, async (delivery) => {
+        attempts.push(delivery.attempt);
+        const first = delivery.leaseUntil;
+        // Longer than the lease: only an extended lease still holds then.
+        await eventually(() => new Date() > Number(first) + 2_000, "the first lease is over");
+        await delivery.ack();
+        stop.abort();
+      }, { lease, signal: stop.signal });
+      await work;
+      assert.ok(requests.filter(({ path }) => path.endsWith(":extend")).length < 20);
+    });
+    assert.deepEqual(attempts, [1]);
+  }
+});
+
+test("an extension that fails does not settle", async () => {
+  const [name, stop, attempts, logged] = [topic(), new AbortController(), [], []];
+  await lisa.send(name, "x");
+  const left = [...MISLEADING];
+  const answer = async (request) => {
+    const answered = await forward(url, request);
+    return (request.path.endsWith(":extend") && left.shift()) || answered;
+  };
+  await serve(answer, async (proxy, requests) => {
+    const worker = new Lisa(url, { gateway: proxy, tries: 1 });
+    const handler = async (delivery) => {
+      attempts.push(delivery.attempt);
+      await eventually(() => requests.filter(({ path }) => path.endsWith(":extend")).length > MISLEADING.length, "all failed");
+      stop.abort();
+    };
+    await worker.work(name, handler, { lease: "1s", signal: stop.signal, log: (text) => logged.push(text) });
+    const settled = requests.filter(({ path }) => path.endsWith(":settle")).map(({ body }) => JSON.parse(body));
+    assert.deepEqual(settled.map((items) => items.map(({ ack }) => ack)), [[true]]);
+  });
+  assert.deepEqual(attempts, [1]);
+  assert.equal(logged.filter((text) => text.startsWith("cannot extend")).length, MISLEADING.length);
+});
+
+test("a pull with any other answer is repeated", async () => {
+  const [name, stop, logged] = [topic(), new AbortController(), []];
+  await lisa.send(name, "x");
+  const left = MISLEADING.slice(0, 4);
+  await serve(async (request) => (request.path.endsWith("/pull") && left.shift()) || forward(url, request), async (proxy) => {
+    await new Lisa(url, { gateway: proxy }).work(name, () => stop.abort(), { signal: stop.signal, log: (text, error) => logged.push([text, error]) });
+  });
+  assert.deepEqual(logged.map(([text, error]) => [text, error instanceof TransportError]), Array(4).fill(["cannot pull; retrying", true]));
+});
+
+test("a worker survives that there is no token for a moment", async () => {
+  const [name, stop, logged] = [topic(), new AbortController(), []];
+  const sent = await lisa.send(name, "x");
+  let token = () => { throw new Error("vault is sealed"); };
+  const worker = new Lisa(url, { token: () => token(), tries: 1 });
+  const has = (text) => () => logged.some((line) => line.startsWith(text));
+  const work = worker.work(name, async () => {
+    token = () => "";
+    await eventually(has("cannot extend"), "an extension without a token");
+    token = () => "token";
+    stop.abort();
+  }, { lease: "3s", signal: stop.signal, log: (text) => logged.push(text) });
+  await eventually(has("cannot pull"), "a pull without a token");
+  token = async () => "token";
+  await work;
+  await assert.rejects(lisa.get(name, sent.id), ended("acked"));
+});
+
+test("whatever a handler does wrong is a failed attempt, and is reported", async () => {
+  const wrong = [
+    [() => { throw new TransportError("no answer of another relay"); }, /no answer of another relay/],
+    [() => { throw Object.create(null); }, /an error that has no text/],
+    [() => { throw "é".repeat(20_000); }, /é{100}/],
+    [() => 7, /not an outcome: 7/],
+    [() => ({ retry: { after: -5 } }), /after: -5 is not a duration/],
+    [() => ({ retry: { after: "soon" } }), /wrong outcome: 422 invalid/],
+    [() => ({ defer: {} }), /wrong outcome: 422 invalid/],
+  ];
+  for (const [handler, expected] of wrong) {
+    const [stop, attempts, warned] = [new AbortController(), [], []];
+    const { id } = await lisa.send("jobs", "x");
+    const warn = console.warn;
+    console.warn = (text) => warned.push(text);
+    try {
+      const work = lisa.work("jobs", (delivery) => {
+        if (delivery.id === id) attempts.push(delivery.attempt);
+        return handler();
+      }, { signal: stop.signal });
+      const { garbage } = await eventually(async () => { const found = await lisa.get("jobs", id); return found.garbage && found; }, "in garbage");
+      stop.abort();
+      await work;
+      assert.match(garbage.error, expected);
+    } finally {
+      console.warn = warn;
+    }
+    assert.deepEqual(attempts, [1, 2]);
+    assert.ok(warned.filter((text) => text.includes(id)).length >= 2, String(warned));
+  }
+});
