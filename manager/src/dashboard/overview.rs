@@ -440,7 +440,12 @@ pub(super) async fn find(
     let near: Vec<_> = known
         .iter()
         .filter(|topic| {
-            !wanted.is_empty() && topic.name().as_str().contains(&wanted.to_lowercase())
+            !wanted.is_empty()
+                && topic
+                    .name()
+                    .as_str()
+                    .to_lowercase()
+                    .contains(&wanted.to_lowercase())
         })
         .take(20)
         .collect();

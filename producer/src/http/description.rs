@@ -22,7 +22,7 @@ use super::headers::header_name;
 
 /// The patterns of parameters, by name.
 const PATTERNS: [(&str, &str); 8] = [
-    ("topic", "^[a-z0-9][a-z0-9._-]{0,63}$"),
+    ("topic", "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"),
     ("group", "^[a-z0-9][a-z0-9_-]{0,63}$"),
     ("id", "^[A-Za-z0-9_:-]{1,64}$"),
     ("token", "^[A-Za-z0-9_-]+$"),

@@ -108,10 +108,18 @@ pub(crate) fn starts_well(text: &str) -> bool {
     text.bytes().next().is_some_and(is_lower_or_digit)
 }
 
+/// The longest name of a topic, which is that of a queue of Amazon SQS.
+pub(crate) const MAX_TOPIC: usize = 80;
+
 name!(
-    /// The name of a topic: `[a-z0-9][a-z0-9._-]{0,63}`.
-    Topic, "topic", "[a-z0-9][a-z0-9._-]{0,63}",
-    |text| fits(text, 64, b"._-") && starts_well(text)
+    /// The name of a topic: `[A-Za-z0-9][A-Za-z0-9._-]{0,79}`. Names that differ in case are different.
+    Topic, "topic", "[A-Za-z0-9][A-Za-z0-9._-]{0,79}",
+    |text| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric();
+        text.len() <= MAX_TOPIC
+            && text.bytes().next().is_some_and(is_plain)
+            && text.bytes().all(|byte| is_plain(byte) || b"._-".contains(&byte))
+    }
 );
 
 name!(
@@ -299,21 +307,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_topic_is_lower_case_and_short() {
-        for good in ["a", "orders", "a.b_c-d", "0", &"x".repeat(64)] {
+    fn a_topic_has_letters_and_digits_and_is_short() {
+        for good in ["a", "orders", "MyQueue", "a.b_c-d", "0", &"X".repeat(80)] {
             assert!(good.parse::<Topic>().is_ok(), "{good}");
         }
-        for bad in [
-            "",
-            "Orders",
-            "a b",
-            "{a}",
-            "a:b",
-            ".a",
-            "ä",
-            "a\n",
-            &"x".repeat(65),
-        ] {
+        for bad in ["", "a b", "{a}", "a:b", ".a", "ä", "a\n", &"x".repeat(81)] {
             assert!(bad.parse::<Topic>().is_err(), "{bad}");
         }
     }

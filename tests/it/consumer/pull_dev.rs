@@ -22,7 +22,7 @@ async fn a_pull_in_development_mode_creates_the_topic_that_a_later_send_uses() {
     // A group that a new topic would not have creates nothing, and neither does a bad name.
     for (path, status, code) in [
         ("topics/new/groups/billing/pull", 404, "unknown_topic"),
-        ("topics/NEW/groups/default/pull", 422, "invalid"),
+        ("topics/.new/groups/default/pull", 422, "invalid"),
     ] {
         let refused = post(&api, &format!("/v1/{path}"), json!({})).await;
         assert_eq!(refused.expect(status).json()["code"], code);

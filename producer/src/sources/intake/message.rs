@@ -327,7 +327,7 @@ mod tests {
             ),
             (
                 &[("to", "A B")],
-                "topic: \"A B\" is not a topic: allowed is [a-z0-9][a-z0-9._-]{0,63}",
+                "topic: \"A B\" is not a topic: allowed is [A-Za-z0-9][A-Za-z0-9._-]{0,79}",
             ),
         ] {
             assert_eq!(read(headers).unwrap_err(), expected);

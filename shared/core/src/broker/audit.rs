@@ -9,6 +9,7 @@ use redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError};
 use crate::message::EntryId;
+use crate::names::MAX_TOPIC;
 use crate::time::{UnixMs, shorten_to};
 
 /// The number of entries that are kept, at least. Redis drops entries in whole nodes of the stream.
@@ -16,7 +17,7 @@ pub const AUDIT_KEPT: usize = 1000;
 /// The longest details and outcome, in characters.
 const LONGEST_TEXT: usize = 200;
 /// The longest name in an entry, in characters.
-const LONGEST_NAME: usize = 64;
+const LONGEST_NAME: usize = MAX_TOPIC;
 
 /// An action of an operator. Texts that are empty are not stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

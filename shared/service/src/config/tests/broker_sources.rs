@@ -80,8 +80,8 @@ fn a_topic_with_placeholders_lists_the_allowed_ones() {
             "producer.sources[0].topic = \"oders\": this topic is not declared here, did you mean orders? If not, declare it: [topics.oders]",
         ),
         (
-            "topic = 'Orders'",
-            "producer.sources[0].topic = \"Orders\": \"Orders\" is not a topic: allowed is [a-z0-9][a-z0-9._-]{0,63}",
+            "topic = 'a b'",
+            "producer.sources[0].topic = \"a b\": \"a b\" is not a topic: allowed is [A-Za-z0-9][A-Za-z0-9._-]{0,79}",
         ),
     ] {
         assert_eq!(problems(topic(keys)), [expected]);

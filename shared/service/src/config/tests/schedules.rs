@@ -100,7 +100,7 @@ fn each_mistake_in_a_schedule_is_named() {
         [schedules.a]
 
         [schedules.b]
-        topic = "Reports"
+        topic = "my reports"
         cron = "0 3 * * *"
         time_zone = "Berlin"
         catch_up = "366d"
@@ -131,7 +131,7 @@ fn each_mistake_in_a_schedule_is_named() {
         ("schedules.Nightly = ", "[a-z0-9][a-z0-9_-]{0,46}"),
         ("schedules.a.topic = ", "missing: the topic to send to"),
         ("schedules.a.cron = ", "missing: when to send"),
-        ("schedules.b.topic = \"Reports\"", ""),
+        ("schedules.b.topic = \"my reports\"", ""),
         ("schedules.b.cron = \"0 3 * * *\"", "expected six fields"),
         ("schedules.b.time_zone = \"Berlin\"", "IANA"),
         ("schedules.b.catch_up = \"366d\"", "allowed is up to 365d"),

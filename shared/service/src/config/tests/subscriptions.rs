@@ -33,7 +33,7 @@ fn subscriptions_are_checked_against_each_other_and_the_topics() {
     assert_eq!(found.len(), 2, "{found:#?}");
     assert!(found[0].ends_with("or {instance}"), "{found:#?}");
     let found = problems(toml(
-        "[[consumer.subscriptions]]\ntopic = 'A'\nconcurrency = 0\nsink = { type = 'x' }",
+        "[[consumer.subscriptions]]\ntopic = 'a b'\nconcurrency = 0\nsink = { type = 'x' }",
     ));
     assert_eq!(found.len(), 4, "{found:#?}");
 }
