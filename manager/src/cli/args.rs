@@ -131,7 +131,7 @@ pub(crate) enum Verb {
     Tail(TailArgs),
     /// List the actions of operators, newest first
     ///
-    /// About 1000 are kept. VIA is http, dashboard or cli; WHO is the name of the token, or the user of the operating system
+    /// About 1000 are kept. VIA is http, dashboard, cli or sqs; WHO is the name of the token, or the user of the operating system
     Audit(AuditArgs),
     /// Pause a topic or one group: sends are accepted, nothing new becomes ready
     Pause(PauseArgs),

@@ -6,6 +6,8 @@
 // The macros panic if the output is closed or full. Use `cli::remark` and `cli::print` of `lisa-service`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+#[cfg(feature = "process")]
+pub mod audit;
 pub mod brokers;
 pub mod callbacks;
 #[cfg(feature = "cli")]
