@@ -396,7 +396,8 @@ pub(super) async fn find(
             let mut found = stream::iter(lookups).buffered(AT_ONCE);
             while let Some((topic, found)) = found.next().await {
                 match found {
-                    Ok(Found::Stored { .. }) => return Ok(Some(topic)),
+                    // Its id may not be the wanted one: see `lookup`.
+                    Ok(Found::Stored { listed, .. }) => return Ok(Some((topic, listed.id))),
                     Ok(Found::Unknown { .. }) => {}
                     Err(error) => {
                         unread.insert(topic.to_string(), error.to_string());
@@ -405,7 +406,7 @@ pub(super) async fn find(
             }
             Ok::<_, BrokerError>(None)
         };
-        if let Some(topic) = dashboard.read(search).await? {
+        if let Some((topic, id)) = dashboard.read(search).await? {
             let path = format!("/topics/{topic}/messages/{}", part(id.as_str()));
             return Ok(see_other(&context.link(path), None));
         }

@@ -89,6 +89,8 @@ impl Broker {
     /// ready, and has a time only if its options hold it. If the message is due and not moved, also checks whether a
     /// manager is running.
     ///
+    /// The UUID of an id that Lisa generated also finds its message: clients of Amazon SQS know only that.
+    ///
     /// # Errors
     /// [`BrokerError`].
     pub async fn lookup(
@@ -99,6 +101,11 @@ impl Broker {
     ) -> Result<Found, BrokerError> {
         let budget = ScanBudget::new(self.inner.call_timeout);
         let mut found = self.lookup_within(topic, id, key, &budget).await?;
+        if matches!(found, Found::Unknown { end: None })
+            && let Some(id) = MessageId::of_uuid(id.as_str())
+        {
+            found = self.lookup_within(topic, &id, key, &budget).await?;
+        }
         if let Found::Stored { details, .. } = &mut found {
             self.say_if_unmanaged(&mut details.copies).await;
         }

@@ -75,15 +75,29 @@ impl MessageId {
 
     /// Returns the time at which the id was generated, if it has the form that Lisa generates.
     pub fn generated_at(&self) -> Option<UnixMs> {
-        let number = decode(self.as_str()).filter(|number| is_uuid_v7(*number))?;
-        Some(UnixMs::new((number >> 80) as u64))
+        Some(UnixMs::new((self.number()? >> 80) as u64))
+    }
+
+    /// Returns the id as a UUID, if it has the form that Lisa generates.
+    pub fn as_uuid(&self) -> Option<uuid::Uuid> {
+        self.number().map(uuid::Uuid::from_u128)
+    }
+
+    /// Returns the id that Lisa generated as this UUID: the reverse of [`MessageId::as_uuid`]. `None` if the text is no UUID
+    /// of version 7, in the form with hyphens.
+    pub fn of_uuid(text: &str) -> Option<Self> {
+        let number = uuid::Uuid::try_parse(text).ok()?.as_u128();
+        let is_whole = text.len() == uuid::fmt::Hyphenated::LENGTH && is_uuid_v7(number);
+        is_whole.then(|| Self(encode(number).as_str().into()))
     }
 
     fn own_route(&self) -> Option<u16> {
         // Truncates to the low 16 bits on purpose.
-        decode(self.as_str())
-            .filter(|number| is_uuid_v7(*number))
-            .map(|number| number as u16)
+        self.number().map(|number| number as u16)
+    }
+
+    fn number(&self) -> Option<u128> {
+        decode(self.as_str()).filter(|number| is_uuid_v7(*number))
     }
 }
 
@@ -275,6 +289,19 @@ mod tests {
         assert!(ids.iter().all(MessageId::tells_route));
         assert!(ids.is_sorted() && ids[3] < MessageId::generate());
         assert_eq!(ids[2].shard(1000), Shard::new(0x31C3 % 1000));
+    }
+
+    #[test]
+    fn a_generated_id_is_a_uuid_and_back() {
+        let id = MessageId::generate();
+        let uuid = id.as_uuid().expect("generated").to_string();
+        assert_eq!(MessageId::of_uuid(&uuid), Some(id));
+        let other: MessageId = uuid.parse().expect("valid");
+        assert_eq!(other.as_uuid(), None, "an id of its own");
+        let random = "6b1b36cb-4d4c-4f14-a0f6-4b0a0f6f3a52";
+        for text in ["order-7", random, &uuid.replace('-', "")] {
+            assert_eq!(MessageId::of_uuid(text), None, "{text}");
+        }
     }
 
     #[test]
