@@ -314,7 +314,7 @@ async fn gateway(runtime: &Runtime) -> Result<Option<Gateway>, StartError> {
         &runtime.shutdown,
     );
     let gateway = match &wanted.sqs {
-        Some(group) => gateway.with_sqs(SqsOptions {
+        Some(sqs) => gateway.with_sqs(SqsOptions {
             producer: Producer::with_options(
                 runtime.broker.clone(),
                 ProducerOptions {
@@ -322,8 +322,9 @@ async fn gateway(runtime: &Runtime) -> Result<Option<Gateway>, StartError> {
                     ..ProducerOptions::default()
                 },
             ),
-            group: group.clone(),
+            group: sqs.group.clone(),
             create: None,
+            ignore_attributes: sqs.ignore_attributes,
         }),
         None => gateway,
     };

@@ -119,6 +119,7 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
         producer: producer.clone(),
         group: Group::default(),
         create: Some(runtime.config.topic_defaults.clone()),
+        ignore_attributes: true,
     });
     combined::run_with(runtime, Some(producer.clone()), Some(gateway), begin).await
 }

@@ -1,11 +1,14 @@
 //! Serves clients of Amazon SQS: its JSON protocol over the topics of the relay.
 //!
 //! A queue is a topic, read through one group. A receipt handle is the token of a delivery. Every request is `POST`, and names
-//! its action in the header `X-Amz-Target`. The older protocol, which answers in XML, is not served.
+//! its action in the header `X-Amz-Target`. The older protocol, which answers in XML, is not served: its requests get an error
+//! in XML that says so.
 
 mod attributes;
+mod message_id;
 mod protocol;
 mod purge;
+mod queue_attributes;
 mod queues;
 mod receive;
 mod send;
@@ -19,18 +22,18 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{any, post};
 use bytes::Bytes;
 use lisa_core::message::MessageId;
 use lisa_core::sync::Mutex;
 use lisa_core::topic::{Group, Topic, TopicSettings};
 use lisa_producer::Producer;
-use lisa_service::http::Problem;
-use lisa_service::http::auth::{Admitted, Scope, TokenSet};
+use lisa_service::http::auth::{Admitted, Scope, Token, TokenSet};
 use lisa_service::http::body::{Reservation, read_reserved};
 use lisa_service::http::json::{FEW, object};
+use lisa_service::http::{Problem, unknown_route};
 use serde::de::DeserializeOwned;
 
 use super::Gateway;
@@ -48,7 +51,9 @@ const REGION: &str = "us-east-1";
 /// The service in signatures.
 const SERVICE: &str = "sqs";
 
-/// The beginning of the header `X-Amz-Target`.
+/// The header with the action of a request.
+const ACTION: &str = "x-amz-target";
+/// The beginning of its value.
 const TARGET: &str = "AmazonSQS.";
 
 /// The actions, each with the scope that it requires; `None` if any token will do.
@@ -91,6 +96,8 @@ pub struct SqsOptions {
     pub group: Group,
     /// The settings of topics that `CreateQueue` declares; `None` if it declares none.
     pub create: Option<TopicSettings>,
+    /// True to ignore attributes and tags of queues that have no counterpart, with one line in the log; false to refuse them.
+    pub ignore_attributes: bool,
 }
 
 /// The state of the route.
@@ -100,6 +107,8 @@ struct Service {
     tokens: TokenSet,
     /// The purges and requeues that run.
     running: Mutex<BTreeSet<(purge::Verb, Topic)>>,
+    /// The topics for which the log names ignored attributes.
+    ignoring: Mutex<BTreeSet<Topic>>,
 }
 
 /// The client and the address of a request.
@@ -110,6 +119,10 @@ struct Call<'a> {
     region: String,
     /// The queue in the path of the request.
     queue: Option<String>,
+    /// The name of its token, unless no tokens are configured.
+    token: Option<String>,
+    /// The trace of AWS X-Ray of which the request is a part.
+    trace: Option<String>,
 }
 
 /// Returns the routes. Old addresses of queues are routes, too, since some clients post there.
@@ -119,16 +132,32 @@ pub(super) fn routes(gateway: &Gateway, options: &Arc<SqsOptions>, tokens: &Toke
         options: options.clone(),
         tokens: tokens.clone(),
         running: Mutex::default(),
+        ignoring: Mutex::default(),
     };
+    // The dashboard may share the listener, and is at `GET /`.
+    let root = post(handle).fallback(handle);
     Router::new()
-        .route("/", post(handle))
-        .route("/000000000000/{queue}", post(handle))
+        .route("/", root)
+        .route("/{account}/{queue}", any(handle_queue))
+        .route("/{account}/{queue}/", any(handle_queue))
         .with_state(Arc::new(service))
+}
+
+/// Handles a request to the address of a queue. Any other path of this form has no route.
+async fn handle_queue(state: State<Arc<Service>>, request: Request) -> Response {
+    let path = request.uri().path();
+    let account = path.split('/').nth(1).unwrap_or_default();
+    let is_account = account.len() == ACCOUNT.len() && account.bytes().all(|b| b.is_ascii_digit());
+    if is_account || request.headers().contains_key(ACTION) {
+        return handle(state, request).await;
+    }
+    unknown_route(path).into_response()
 }
 
 async fn handle(State(service): State<Arc<Service>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let target = parts.headers.get("x-amz-target");
+    let target = parts.headers.get(ACTION);
+    let target = target.filter(|_| parts.method == Method::POST);
     let mut response = match target.map(|target| target.to_str().unwrap_or_default()) {
         Some(target) => {
             let action = target.strip_prefix(TARGET).unwrap_or_default().to_owned();
@@ -143,11 +172,18 @@ async fn handle(State(service): State<Arc<Service>>, request: Request) -> Respon
             }
             answer.unwrap_or_else(IntoResponse::into_response)
         }
-        None => SqsError::unsupported(
-            "This endpoint serves the JSON protocol of SQS only: the header X-Amz-Target is missing. SDKs from before \
-             November 2023 speak another protocol; use a newer one.",
-        )
-        .into_xml(),
+        None if parts.method == Method::POST || parts.uri.query().is_some() => {
+            SqsError::unsupported(
+                "This endpoint serves the JSON protocol of SQS only: POST with the header X-Amz-Target, signed in a header \
+                 if at all. SDKs from before November 2023 speak another protocol; use a newer one.",
+            )
+            .into_xml()
+        }
+        // As SQS answers a browser.
+        None => {
+            let body = "<UnknownOperationException/>\n";
+            (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "text/xml")], body).into_response()
+        }
     };
     let id = HeaderValue::try_from(MessageId::generate().as_str()).expect("visible ASCII");
     let name = HeaderName::from_static("x-amzn-requestid");
@@ -172,7 +208,8 @@ async fn admit<'a>(
     let headers = &parts.headers;
     let is_json = headers
         .get(CONTENT_TYPE)
-        .is_some_and(|given| given == MEDIA_TYPE);
+        .and_then(|given| given.to_str().ok()?.split(';').next())
+        .is_some_and(|given| given.trim().eq_ignore_ascii_case(MEDIA_TYPE));
     if !is_json {
         let message = format!("The header Content-Type must be {MEDIA_TYPE}.");
         return Err(SqsError::new(Kind::SerializationException, message));
@@ -208,12 +245,12 @@ async fn admit<'a>(
             && !token.has(*scope)
         {
             let message = format!("The token lacks the scope `{scope}`, which {action} requires.");
-            return Err(SqsError::new(Kind::AccessDeniedException, message));
+            return Err(SqsError::new(Kind::AccessDenied, message));
         }
     }
     let admitted = Admitted::by(token);
     reserved.admit(admitted.client()).map_err(Problem::from)?;
-    let call = Call::new(service, &parts, authorization.as_ref());
+    let call = Call::new(service, &parts, authorization.as_ref(), token);
     let body = Body {
         bytes,
         _reserved: reserved,
@@ -274,6 +311,7 @@ impl<'a> Call<'a> {
         service: &'a Arc<Service>,
         parts: &Parts,
         authorization: Option<&Authorization<'_>>,
+        token: Option<&Token>,
     ) -> Self {
         let header = |name| {
             parts
@@ -288,12 +326,14 @@ impl<'a> Call<'a> {
             _ => "http",
         };
         let region = authorization.map_or(REGION, |authorization| authorization.region);
-        let path = parts.uri.path().strip_prefix('/').unwrap_or_default();
+        let path = parts.uri.path().trim_matches('/');
         Self {
             service,
             base: format!("{scheme}://{host}/{ACCOUNT}/"),
             region: region.to_owned(),
             queue: path.split_once('/').map(|(_, queue)| queue.to_owned()),
+            token: token.map(|token| token.name().to_owned()),
+            trace: header("x-amzn-trace-id").map(str::to_owned),
         }
     }
 

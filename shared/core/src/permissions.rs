@@ -203,6 +203,7 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 "HMGET",
                 "SET",
                 "SPUBLISH",
+                "XADD",
                 "XINFO GROUPS",
                 "XPENDING",
                 "XRANGE",

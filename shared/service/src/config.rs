@@ -272,8 +272,17 @@ pub struct GatewayConfig {
     pub listen: SocketAddr,
     /// The maximum number of pulls that wait for a message at a time. 1 to 1000000.
     pub max_waiting: usize,
-    /// The group from which clients of Amazon SQS receive; `None` without them.
-    pub sqs: Option<Group>,
+    /// The settings for clients of Amazon SQS; `None` without them.
+    pub sqs: Option<SqsConfig>,
+}
+
+/// The settings for clients of Amazon SQS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SqsConfig {
+    /// The group of each topic from which they receive.
+    pub group: Group,
+    /// True to ignore attributes and tags of queues that have no counterpart; false to refuse them.
+    pub ignore_attributes: bool,
 }
 
 /// One group of one topic, read into one sink.

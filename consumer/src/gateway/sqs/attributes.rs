@@ -11,7 +11,7 @@ use lisa_core::message::Headers;
 use md5::{Digest, Md5};
 use serde::{Deserialize, Serialize};
 
-use super::protocol::{Kind, SqsError};
+use super::protocol::{Kind, SqsError, or_default};
 use super::sigv4::hex;
 
 /// The header with the names and types.
@@ -31,7 +31,7 @@ pub(super) type Attributes = BTreeMap<String, Attribute>;
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Attribute {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     data_type: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     string_value: Option<String>,
@@ -79,9 +79,25 @@ impl Attribute {
             let message = format!("The message attribute '{name}' is invalid: {why}.");
             Err(SqsError::new(Kind::InvalidParameterValue, message))
         };
-        let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-        if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(is_known) {
+        // SQS takes these letters with accents, too, although its documentation does not say so.
+        let is_known = |c: char| {
+            c.is_ascii_alphanumeric() || "_.-".contains(c) || ('\u{c0}'..='\u{17f}').contains(&c)
+        };
+        if !(1..=MAX_NAME).contains(&name.len()) || !name.chars().all(is_known) {
             return wrong("a name has 1 to 256 of the characters A-Z, a-z, 0-9, _, - and .");
+        }
+        let lower = name.to_ascii_lowercase();
+        let is_reserved = lower.starts_with("aws.") || lower.starts_with("amazon.");
+        if is_reserved || name.starts_with('.') || name.ends_with('.') {
+            return wrong(
+                "a name must not begin with AWS. or Amazon., or begin or end with a period",
+            );
+        }
+        if let Some(bad) = self.string().and_then(forbidden) {
+            return wrong(&format!(
+                "it contains the character U+{:04X}",
+                u32::from(bad)
+            ));
         }
         let is_visible = self
             .data_type
@@ -175,10 +191,25 @@ pub(super) fn to_headers(attributes: &Attributes, headers: &mut Headers) -> Resu
         index.push(Entry(name.clone(), attribute.data_type.clone(), !is_plain));
     }
     let index = serde_json::to_string(&index).expect("texts always serialize");
-    headers.insert(INDEX, &index).map_err(|_| {
+    headers.insert(INDEX, &in_ascii(&index)).map_err(|_| {
         let message = "The names and types of the message attributes are too long together: 4096 bytes are allowed.";
         SqsError::new(Kind::InvalidParameterValue, message)
     })
+}
+
+/// Escapes the letters beyond ASCII in JSON.
+fn in_ascii(json: &str) -> String {
+    let escaped = json.chars().map(|c| match c.is_ascii() {
+        true => c.to_string(),
+        false => format!("\\u{:04x}", u32::from(c)),
+    });
+    escaped.collect()
+}
+
+/// Returns the first character that a message must not have, as XML 1.0 says.
+pub(super) fn forbidden(text: &str) -> Option<char> {
+    let is_allowed = |c: &char| matches!(c, '\t' | '\n' | '\r' | '\u{20}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
+    text.chars().find(|c| !is_allowed(c))
 }
 
 /// Returns the attributes of a message. Headers that no SQS client set are attributes of the type `String`.
@@ -285,6 +316,7 @@ mod tests {
             "color": {"DataType": "String.name", "StringValue": " blänk\n"},
             "color-1": {"DataType": "Number", "StringValue": "-1.5e3"},
             "a.b_c": {"DataType": "Binary", "BinaryValue": "AAH/"},
+            "attr.1øßä": {"DataType": "String", "StringValue": "x"},
         }));
         check(&given).unwrap();
         let mut headers = Headers::default();
@@ -356,8 +388,20 @@ mod tests {
                 "visible ASCII",
             ),
             (
-                json!({"ä": {"DataType": "String", "StringValue": "a"}}),
+                json!({"a b": {"DataType": "String", "StringValue": "a"}}),
                 "characters A-Z",
+            ),
+            (
+                json!({"aws.x": {"DataType": "String", "StringValue": "a"}}),
+                "Amazon.",
+            ),
+            (
+                json!({"x.": {"DataType": "String", "StringValue": "a"}}),
+                "a period",
+            ),
+            (
+                json!({"a": {"DataType": "String", "StringValue": "\u{1}"}}),
+                "U+0001",
             ),
             (
                 json!({"": {"DataType": "String", "StringValue": "a"}}),

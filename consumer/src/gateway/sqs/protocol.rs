@@ -10,32 +10,38 @@ use axum::response::{IntoResponse, Response};
 use lisa_core::message::MessageId;
 use lisa_producer::SendError;
 use lisa_service::http::{Problem, ProblemCode};
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::json;
 
 /// The media type of requests and answers.
 pub(super) const MEDIA_TYPE: &str = "application/x-amz-json-1.0";
 
-/// Defines the kinds of errors.
+/// Defines the kinds of errors: first those of SQS, whose shapes have their names, then those that all services of AWS have.
 macro_rules! kinds {
-    ($($kind:ident = $code:literal, $status:ident;)+) => {
-        /// The kind of an error. Its name is the shape of the error.
+    (
+        sqs { $($kind:ident = $code:literal, $status:ident;)+ }
+        common { $($common:ident = $shape:literal, $common_code:literal, $common_status:ident;)+ }
+    ) => {
+        /// The kind of an error.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Kind {
             $($kind,)+
+            $($common,)+
         }
 
         impl Kind {
             /// Returns the name of the shape, and the code.
             const fn names(self) -> (&'static str, &'static str) {
                 match self {
-                    $(Self::$kind => (stringify!($kind), $code),)+
+                    $(Self::$kind => (concat!("com.amazonaws.sqs#", stringify!($kind)), $code),)+
+                    $(Self::$common => (concat!("com.amazon.coral.service#", $shape), $common_code),)+
                 }
             }
 
             const fn status(self) -> StatusCode {
                 match self {
                     $(Self::$kind => StatusCode::$status,)+
+                    $(Self::$common => StatusCode::$common_status,)+
                 }
             }
         }
@@ -43,32 +49,35 @@ macro_rules! kinds {
 }
 
 kinds! {
-    AccessDeniedException = "AccessDenied", FORBIDDEN;
-    BatchEntryIdsNotDistinct = "AWS.SimpleQueueService.BatchEntryIdsNotDistinct", BAD_REQUEST;
-    EmptyBatchRequest = "AWS.SimpleQueueService.EmptyBatchRequest", BAD_REQUEST;
-    IncompleteSignature = "IncompleteSignature", BAD_REQUEST;
-    InternalFailure = "InternalFailure", INTERNAL_SERVER_ERROR;
-    InvalidAction = "InvalidAction", BAD_REQUEST;
-    InvalidAttributeName = "InvalidAttributeName", BAD_REQUEST;
-    InvalidAttributeValue = "InvalidAttributeValue", BAD_REQUEST;
-    InvalidBatchEntryId = "AWS.SimpleQueueService.InvalidBatchEntryId", BAD_REQUEST;
-    InvalidClientTokenId = "InvalidClientTokenId", FORBIDDEN;
-    InvalidMessageContents = "InvalidMessageContents", BAD_REQUEST;
-    InvalidParameterValue = "InvalidParameterValue", BAD_REQUEST;
-    MissingAuthenticationToken = "MissingAuthenticationToken", FORBIDDEN;
-    MissingParameter = "MissingParameter", BAD_REQUEST;
-    PurgeQueueInProgress = "AWS.SimpleQueueService.PurgeQueueInProgress", BAD_REQUEST;
-    QueueDoesNotExist = "AWS.SimpleQueueService.NonExistentQueue", BAD_REQUEST;
-    QueueNameExists = "QueueAlreadyExists", BAD_REQUEST;
-    ReceiptHandleIsInvalid = "ReceiptHandleIsInvalid", BAD_REQUEST;
-    RequestExpired = "RequestExpired", BAD_REQUEST;
-    RequestThrottled = "RequestThrottled", BAD_REQUEST;
-    ResourceNotFoundException = "ResourceNotFoundException", BAD_REQUEST;
-    SerializationException = "SerializationException", BAD_REQUEST;
-    ServiceUnavailable = "ServiceUnavailable", SERVICE_UNAVAILABLE;
-    SignatureDoesNotMatch = "SignatureDoesNotMatch", FORBIDDEN;
-    TooManyEntriesInBatchRequest = "AWS.SimpleQueueService.TooManyEntriesInBatchRequest", BAD_REQUEST;
-    UnsupportedOperation = "AWS.SimpleQueueService.UnsupportedOperation", BAD_REQUEST;
+    sqs {
+        BatchEntryIdsNotDistinct = "AWS.SimpleQueueService.BatchEntryIdsNotDistinct", BAD_REQUEST;
+        EmptyBatchRequest = "AWS.SimpleQueueService.EmptyBatchRequest", BAD_REQUEST;
+        InvalidAttributeName = "InvalidAttributeName", BAD_REQUEST;
+        InvalidAttributeValue = "InvalidAttributeValue", BAD_REQUEST;
+        InvalidBatchEntryId = "AWS.SimpleQueueService.InvalidBatchEntryId", BAD_REQUEST;
+        InvalidMessageContents = "InvalidMessageContents", BAD_REQUEST;
+        PurgeQueueInProgress = "AWS.SimpleQueueService.PurgeQueueInProgress", BAD_REQUEST;
+        QueueDoesNotExist = "AWS.SimpleQueueService.NonExistentQueue", BAD_REQUEST;
+        QueueNameExists = "QueueAlreadyExists", BAD_REQUEST;
+        ReceiptHandleIsInvalid = "ReceiptHandleIsInvalid", BAD_REQUEST;
+        RequestThrottled = "RequestThrottled", BAD_REQUEST;
+        ResourceNotFoundException = "ResourceNotFoundException", BAD_REQUEST;
+        TooManyEntriesInBatchRequest = "AWS.SimpleQueueService.TooManyEntriesInBatchRequest", BAD_REQUEST;
+        UnsupportedOperation = "AWS.SimpleQueueService.UnsupportedOperation", BAD_REQUEST;
+    }
+    common {
+        AccessDenied = "AccessDeniedException", "AccessDenied", FORBIDDEN;
+        IncompleteSignature = "IncompleteSignatureException", "IncompleteSignature", BAD_REQUEST;
+        InternalFailure = "InternalFailure", "InternalFailure", INTERNAL_SERVER_ERROR;
+        InvalidAction = "UnknownOperationException", "InvalidAction", BAD_REQUEST;
+        InvalidClientTokenId = "UnrecognizedClientException", "InvalidClientTokenId", FORBIDDEN;
+        InvalidParameterValue = "InvalidParameterValueException", "InvalidParameterValue", BAD_REQUEST;
+        MissingAuthenticationToken = "MissingAuthenticationTokenException", "MissingAuthenticationToken", FORBIDDEN;
+        MissingParameter = "MissingRequiredParameterException", "MissingParameter", BAD_REQUEST;
+        SerializationException = "SerializationException", "SerializationException", BAD_REQUEST;
+        ServiceUnavailable = "ServiceUnavailableException", "ServiceUnavailable", SERVICE_UNAVAILABLE;
+        SignatureDoesNotMatch = "InvalidSignatureException", "SignatureDoesNotMatch", FORBIDDEN;
+    }
 }
 
 /// An error of a request, or of an entry of a batch.
@@ -166,14 +175,20 @@ impl IntoResponse for SqsError {
         } else {
             "Receiver"
         };
-        let body =
-            json!({ "__type": format!("com.amazonaws.sqs#{shape}"), "message": self.message });
+        let body = json!({ "__type": shape, "message": self.message });
         let mut response = respond(self.kind.status(), &body);
         let query = HeaderValue::try_from(format!("{code};{fault}")).expect("visible ASCII");
         let name = HeaderName::from_static("x-amzn-query-error");
         response.headers_mut().insert(name, query);
         response
     }
+}
+
+/// Reads a member that is null if the client's library has no value for it, which counts as absent.
+pub(super) fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
+    Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
 /// Makes a response.
@@ -240,6 +255,11 @@ mod tests {
             body,
             json!({"__type": "com.amazonaws.sqs#QueueDoesNotExist", "message": "no \"queue\""})
         );
+        let common = SqsError::missing("QueueUrl").into_response();
+        let body = to_bytes(common.into_body(), 1000).await.unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let shape = "com.amazon.coral.service#MissingRequiredParameterException";
+        assert_eq!(body["__type"], shape);
         let entry = serde_json::to_value(error.of_entry("a")).unwrap();
         assert_eq!(entry["Code"], "AWS.SimpleQueueService.NonExistentQueue");
         assert_eq!(entry["SenderFault"], true);

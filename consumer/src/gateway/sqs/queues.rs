@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::response::Response;
 use lisa_core::broker::{BrokerError, Declare, TopicHandle};
-use lisa_core::topic::{Size, Topic, TopicSettings};
+use lisa_core::topic::Topic;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::protocol::{Kind, SqsError, ok};
+use super::protocol::{Kind, SqsError, ok, or_default};
+use super::queue_attributes::{Given, of_settings};
 use super::{ACCOUNT, Call};
 
 /// The end of the names of queues that keep the order of groups.
-const FIFO: &str = ".fifo";
+pub(super) const FIFO: &str = ".fifo";
 /// The most queues of a list.
 const MAX_LISTED: usize = 1000;
 
@@ -43,6 +43,7 @@ impl Call<'_> {
     pub(super) async fn queue(&self, url: Option<&str>) -> Result<Queue, SqsError> {
         let given = url.or(self.queue.as_deref());
         let given = given.ok_or_else(|| SqsError::missing("QueueUrl"))?;
+        let given = given.trim_end_matches('/');
         let name = given.rsplit('/').next().unwrap_or(given);
         self.named(name).await
     }
@@ -115,18 +116,25 @@ pub(super) fn list(call: &Call<'_>, request: List) -> Result<Response, SqsError>
     let after = request.next_token.unwrap_or_default();
     let topics = call.gateway().process().broker.known_topics();
     let group = &call.options().group;
-    let names = topics
+    // Each topic has two names, of which the list has the shorter one that begins so.
+    let name_of = |topic: &Topic| {
+        let names = [topic.to_string(), format!("{topic}{FIFO}")];
+        names.into_iter().find(|name| name.starts_with(&prefix))
+    };
+    let found = topics
         .iter()
-        .filter(|topic| topic.groups().contains(group))
-        .map(|topic| topic.name().as_str())
-        .filter(|name| name.starts_with(&prefix) && *name > after.as_str());
-    let mut names: Vec<&str> = names.take(limit + 1).collect();
-    let has_more = names.len() > limit;
-    names.truncate(limit);
-    let urls: Vec<String> = names.iter().map(|name| call.url(name)).collect();
-    let mut answer = json!({ "QueueUrls": urls });
+        .filter(|topic| topic.groups().contains(group) && topic.name().as_str() > after.as_str())
+        .filter_map(|topic| Some((topic.name(), name_of(topic.name())?)));
+    let mut found: Vec<_> = found.take(limit + 1).collect();
+    let has_more = found.len() > limit;
+    found.truncate(limit);
+    let urls: Vec<String> = found.iter().map(|(_, name)| call.url(name)).collect();
+    let mut answer = json!({});
+    if !urls.is_empty() {
+        answer["QueueUrls"] = json!(urls);
+    }
     if has_more && request.max_results.is_some() {
-        answer["NextToken"] = json!(names.last());
+        answer["NextToken"] = json!(found.last().map(|(topic, _)| topic));
     }
     Ok(ok(&answer))
 }
@@ -136,9 +144,9 @@ pub(super) fn list(call: &Call<'_>, request: List) -> Result<Response, SqsError>
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Create {
     queue_name: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     attributes: BTreeMap<String, String>,
-    #[serde(default, alias = "tags")]
+    #[serde(default, alias = "tags", deserialize_with = "or_default")]
     tags: BTreeMap<String, String>,
 }
 
@@ -146,22 +154,24 @@ pub(super) async fn create(call: &Call<'_>, request: Create) -> Result<Response,
     let name = request
         .queue_name
         .ok_or_else(|| SqsError::missing("QueueName"))?;
-    if !request.tags.is_empty() {
-        return Err(SqsError::unsupported("Tags are not supported."));
-    }
-    let is_fifo = name.ends_with(FIFO);
+    let given = Given {
+        name: &name,
+        attributes: &request.attributes,
+        has_tags: !request.tags.is_empty(),
+    };
     match call.named(&name).await {
         Ok(queue) => {
-            check_attributes(&request.attributes, &queue.name, queue.topic.settings()).map_err(
-                |error| match error.kind {
-                    Kind::UnsupportedOperation => {
-                        let message =
-                            format!("The queue exists with other attributes. {}", error.message);
-                        SqsError::new(Kind::QueueNameExists, message)
-                    }
-                    _ => error,
-                },
-            )?;
+            let checked = given.check(call, queue.topic.name(), queue.topic.settings());
+            checked.map_err(|error| match error.kind {
+                Kind::UnsupportedOperation => {
+                    let message = format!(
+                        "A queue already exists with the same name and a different value. {}",
+                        error.message
+                    );
+                    SqsError::new(Kind::QueueNameExists, message)
+                }
+                _ => error,
+            })?;
         }
         Err(error) if error.kind == Kind::QueueDoesNotExist => {
             let topic = topic_of(&name).map_err(|why| {
@@ -175,94 +185,18 @@ pub(super) async fn create(call: &Call<'_>, request: Create) -> Result<Response,
                 );
                 return Err(SqsError::unsupported(message));
             };
-            let settings = new_settings(defaults, &request.attributes);
-            check_attributes(&request.attributes, &name, &settings)?;
-            if let Err(problems) = settings.check() {
-                let all: Vec<_> = problems.iter().map(ToString::to_string).collect();
-                return Err(SqsError::new(Kind::InvalidAttributeValue, all.join("; ")));
-            }
+            let settings = given.settings(defaults)?;
+            given.check(call, &topic, &settings)?;
             let broker = &call.gateway().process().broker;
             let declared = broker.declare(&topic, &settings, Declare::Create).await;
             declared.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
             // It may exist without the group.
             call.named(&name).await?;
-            tracing::info!(%topic, is_fifo, "declared a topic for an SQS client");
+            tracing::info!(%topic, "declared a topic for an SQS client");
         }
         Err(error) => return Err(error),
     }
     Ok(ok(&json!({ "QueueUrl": call.url(&name) })))
-}
-
-/// Returns the settings of a new topic. Attributes that cannot be used stay as they are, and are refused later.
-fn new_settings(defaults: &TopicSettings, attributes: &BTreeMap<String, String>) -> TopicSettings {
-    let number = |name: &str| attributes.get(name)?.parse::<u64>().ok();
-    let mut settings = defaults.clone();
-    if let Some(seconds) = number("VisibilityTimeout") {
-        settings.lease = Duration::from_secs(seconds);
-    }
-    if let Some(bytes) = number("MaximumMessageSize") {
-        settings.max_payload = Size::new(bytes);
-    }
-    settings
-}
-
-/// Returns the attributes that the settings of a topic determine.
-fn of_settings(name: &str, settings: &TopicSettings) -> BTreeMap<&'static str, String> {
-    let mut attributes = BTreeMap::from([
-        ("VisibilityTimeout", settings.lease.as_secs().to_string()),
-        ("MaximumMessageSize", settings.max_payload.get().to_string()),
-        ("DelaySeconds", "0".to_owned()),
-        ("ReceiveMessageWaitTimeSeconds", "0".to_owned()),
-        ("SqsManagedSseEnabled", "false".to_owned()),
-    ]);
-    if name.ends_with(FIFO) {
-        attributes.insert("FifoQueue", "true".to_owned());
-        attributes.insert("ContentBasedDeduplication", "true".to_owned());
-    }
-    attributes
-}
-
-/// Checks that attributes are as the settings of the topic determine.
-fn check_attributes(
-    given: &BTreeMap<String, String>,
-    name: &str,
-    settings: &TopicSettings,
-) -> Result<(), SqsError> {
-    let current = of_settings(name, settings);
-    for (attribute, value) in given {
-        if current.get(attribute.as_str()) == Some(value) {
-            continue;
-        }
-        let advice = match attribute.as_str() {
-            "VisibilityTimeout" => "it is the `lease` of the topic, or pass it to ReceiveMessage",
-            "MaximumMessageSize" => "it is `max_payload` of the topic",
-            "MessageRetentionPeriod" => {
-                "messages are kept until they are delivered; see `ttl` of the topic"
-            }
-            "DelaySeconds" => "pass it to SendMessage",
-            "ReceiveMessageWaitTimeSeconds" => "pass WaitTimeSeconds to ReceiveMessage",
-            "RedrivePolicy" | "RedriveAllowPolicy" => {
-                "a message goes to the garbage (dead letters) of its topic after `max_attempts`"
-            }
-            "FifoQueue" => "a queue keeps the order of message groups if its name ends with .fifo",
-            "ContentBasedDeduplication" => {
-                "it is on in queues whose name ends with .fifo, and only there"
-            }
-            "Policy"
-            | "KmsMasterKeyId"
-            | "KmsDataKeyReusePeriodSeconds"
-            | "SqsManagedSseEnabled"
-            | "DeduplicationScope"
-            | "FifoThroughputLimit" => "it has no counterpart in Lisa",
-            _ => {
-                let message = format!("Unknown Attribute {attribute}.");
-                return Err(SqsError::new(Kind::InvalidAttributeName, message));
-            }
-        };
-        let message = format!("The attribute {attribute} cannot be set to {value}: {advice}.");
-        return Err(SqsError::unsupported(message));
-    }
-    Ok(())
 }
 
 /// The parameters of `GetQueueAttributes`.
@@ -270,7 +204,7 @@ fn check_attributes(
 #[serde(rename_all = "PascalCase")]
 pub(super) struct GetAttributes {
     queue_url: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     attribute_names: Vec<String>,
 }
 
@@ -338,8 +272,10 @@ pub(super) async fn attributes(
         }
     }
     all.retain(|name, _| is_named(name));
-    let answer: Value = json!({ "Attributes": all });
-    Ok(ok(&answer))
+    match all.is_empty() {
+        true => Ok(ok(&json!({}))),
+        false => Ok(ok(&json!({ "Attributes": all }))),
+    }
 }
 
 /// The parameters of `SetQueueAttributes`.
@@ -347,7 +283,7 @@ pub(super) async fn attributes(
 #[serde(rename_all = "PascalCase")]
 pub(super) struct SetAttributes {
     queue_url: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     attributes: BTreeMap<String, String>,
 }
 
@@ -356,6 +292,11 @@ pub(super) async fn set_attributes(
     request: SetAttributes,
 ) -> Result<Response, SqsError> {
     let queue = call.queue(request.queue_url.as_deref()).await?;
-    check_attributes(&request.attributes, &queue.name, queue.topic.settings())?;
+    let given = Given {
+        name: &queue.name,
+        attributes: &request.attributes,
+        has_tags: false,
+    };
+    given.check(call, queue.topic.name(), queue.topic.settings())?;
     Ok(ok(&json!({})))
 }

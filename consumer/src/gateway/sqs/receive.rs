@@ -11,7 +11,8 @@ use serde_json::json;
 
 use super::Call;
 use super::attributes::{self, Attribute, Attributes, md5_of, md5_of_attributes};
-use super::protocol::{MEDIA_TYPE, SqsError, ok};
+use super::message_id::message_id;
+use super::protocol::{MEDIA_TYPE, SqsError, ok, or_default};
 use super::send::{DEDUPLICATION, GROUP, SENT, TRACE, TRACE_ATTRIBUTE};
 use crate::gateway::answer::Answer;
 use crate::gateway::handed::Pulled;
@@ -21,6 +22,8 @@ use crate::gateway::pull::{MIN_LEASE, PullOptions, Taken, take};
 pub(super) const MAX_TIMEOUT: i64 = 12 * 3600;
 /// The attribute of a message whose body is in base64, because its payload is not UTF-8.
 const ENCODING: &str = "lisa-encoding";
+/// The attribute with the id of a message that Lisa's other interfaces use. Only a request that names it gets it.
+const ID: &str = "lisa-id";
 
 /// The parameters of `ReceiveMessage`.
 #[derive(Deserialize)]
@@ -30,11 +33,11 @@ pub(super) struct Receive {
     max_number_of_messages: Option<i64>,
     wait_time_seconds: Option<i64>,
     visibility_timeout: Option<i64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     attribute_names: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     message_system_attribute_names: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     message_attribute_names: Vec<String>,
 }
 
@@ -42,7 +45,7 @@ pub(super) struct Receive {
 #[derive(Serialize)]
 struct Message<'a> {
     #[serde(rename = "MessageId")]
-    id: &'a str,
+    id: String,
     #[serde(rename = "ReceiptHandle")]
     handle: &'a str,
     #[serde(rename = "Body")]
@@ -152,9 +155,16 @@ fn message<'a>(
         // Whether it was asked for or not, the body cannot be understood without it.
         attributes.insert(ENCODING.to_owned(), Attribute::text("base64"));
     }
+    if request
+        .message_attribute_names
+        .iter()
+        .any(|name| name == ID)
+    {
+        attributes.insert(ID.to_owned(), Attribute::text(delivery.id.as_str()));
+    }
     let md5_of_attributes = (!attributes.is_empty()).then(|| md5_of_attributes(&attributes));
     Message {
-        id: delivery.id.as_str(),
+        id: message_id(&delivery.topic, &delivery.id).to_string(),
         handle: &pulled.token,
         body: &body.text,
         md5: md5_of(&body.text),

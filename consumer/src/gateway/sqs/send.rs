@@ -12,7 +12,8 @@ use sha2::{Digest, Sha256};
 
 use super::Call;
 use super::attributes::{self, Attributes, md5_of, md5_of_attributes};
-use super::protocol::{FailedEntry, Kind, SqsError, ok};
+use super::message_id::message_id;
+use super::protocol::{FailedEntry, Kind, SqsError, ok, or_default};
 use super::queues::Queue;
 
 /// The header with the ordering key, as the client named it.
@@ -38,13 +39,13 @@ pub(super) struct Message {
     /// Not of an entry.
     queue_url: Option<String>,
     /// Of an entry.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     id: String,
     message_body: Option<String>,
     delay_seconds: Option<i64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     message_attributes: Attributes,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     message_system_attributes: Attributes,
     message_group_id: Option<String>,
     message_deduplication_id: Option<String>,
@@ -55,7 +56,7 @@ pub(super) struct Message {
 #[serde(rename_all = "PascalCase")]
 pub(super) struct SendBatch {
     queue_url: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     entries: Vec<Message>,
 }
 
@@ -65,7 +66,7 @@ struct Sent<'a> {
     #[serde(rename = "Id", skip_serializing_if = "Option::is_none")]
     entry: Option<&'a str>,
     #[serde(rename = "MessageId")]
-    id: MessageId,
+    id: String,
     #[serde(rename = "MD5OfMessageBody")]
     body: String,
     #[serde(
@@ -86,12 +87,17 @@ struct Checked {
     hashes: [Option<String>; 3],
 }
 
-impl Checked {
-    fn sent<'a>(hashes: [Option<String>; 3], receipt: Receipt, entry: Option<&'a str>) -> Sent<'a> {
+impl<'a> Sent<'a> {
+    fn new(
+        queue: &Queue,
+        hashes: [Option<String>; 3],
+        receipt: &Receipt,
+        entry: Option<&'a str>,
+    ) -> Self {
         let [body, attributes, system_attributes] = hashes;
-        Sent {
+        Self {
             entry,
-            id: receipt.id,
+            id: message_id(queue.topic.name(), &receipt.id).to_string(),
             body: body.unwrap_or_default(),
             attributes,
             system_attributes,
@@ -106,14 +112,16 @@ pub(super) async fn send(call: &Call<'_>, request: Message) -> Result<Response, 
     let receipt = producer
         .send_message(queue.topic.name().as_str(), message)
         .await?;
-    Ok(ok(&Checked::sent(hashes, receipt, None)))
+    Ok(ok(&Sent::new(&queue, hashes, &receipt, None)))
 }
 
 /// The answer to a batch.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Results<'a> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     successful: Vec<Sent<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     failed: Vec<FailedEntry<'a>>,
 }
 
@@ -145,7 +153,7 @@ pub(super) async fn send_batch(call: &Call<'_>, request: SendBatch) -> Result<Re
     let mut successful = Vec::new();
     for ((id, hashes), result) in ids.iter().zip(hashes).zip(results) {
         match result {
-            Ok(receipt) => successful.push(Checked::sent(hashes, receipt, Some(id))),
+            Ok(receipt) => successful.push(Sent::new(&queue, hashes, &receipt, Some(id))),
             Err(error) => errors.push((id.clone(), SqsError::from(error))),
         }
     }
@@ -190,7 +198,7 @@ impl Message {
     fn check(self, call: &Call<'_>, queue: &Queue) -> Result<Checked, SqsError> {
         let body = self.message_body.filter(|body| !body.is_empty());
         let body = body.ok_or_else(|| SqsError::missing("MessageBody"))?;
-        if let Some(bad) = body.chars().find(|c| !is_allowed(*c)) {
+        if let Some(bad) = attributes::forbidden(&body) {
             let message = format!(
                 "Invalid characters found: U+{:04X}. Allowed are #x9, #xA, #xD, #x20 to #xD7FF, #xE000 to #xFFFD, and \
                  #x10000 to #x10FFFF. Encode other data in base64.",
@@ -211,6 +219,14 @@ impl Message {
                 )
             })?;
             set(&mut headers, TRACE, value, "AWSTraceHeader")?;
+        }
+        if let Some(trace) = call
+            .trace
+            .as_deref()
+            .filter(|_| headers.get(TRACE).is_none())
+        {
+            // Proxies set it, too: a wrong one must not fail the send.
+            let _ = headers.insert(TRACE, trace);
         }
         let hashes = [
             Some(md5_of(&body)),
@@ -265,11 +281,6 @@ fn set(headers: &mut Headers, header: &str, value: &str, parameter: &str) -> Res
 
 fn md5_of_some(attributes: &Attributes) -> Option<String> {
     (!attributes.is_empty()).then(|| md5_of_attributes(attributes))
-}
-
-/// Returns whether a message may have this character, as XML 1.0 says.
-fn is_allowed(c: char) -> bool {
-    matches!(c, '\t' | '\n' | '\r' | '\u{20}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
 }
 
 /// Returns the id of a message with a deduplication id: that one, or its hash if it is not an id.

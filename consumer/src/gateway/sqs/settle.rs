@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::Call;
-use super::protocol::{FailedEntry, Kind, SqsError, ok};
+use super::protocol::{FailedEntry, Kind, SqsError, ok, or_default};
 use super::queues::Queue;
 use super::receive::{MAX_TIMEOUT, within};
 use super::send::check_ids;
@@ -27,7 +27,7 @@ const RELEASED: &str = "visibility timeout set to 0 by an SQS client";
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Many {
     queue_url: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     entries: Vec<Change>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Change {
     /// Not of an entry.
     queue_url: Option<String>,
     /// Of an entry.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     id: String,
     receipt_handle: Option<String>,
     visibility_timeout: Option<i64>,
@@ -49,7 +49,9 @@ pub(super) struct Change {
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Results<'a> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     successful: Vec<Successful<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     failed: Vec<FailedEntry<'a>>,
 }
 

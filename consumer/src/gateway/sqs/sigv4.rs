@@ -99,11 +99,17 @@ impl<'a> Authorization<'a> {
             ));
         }
         let time = time(date).ok_or_else(|| incomplete("X-Amz-Date is not YYYYMMDDTHHMMSSZ"))?;
-        if now.since(time).max(time.since(now)) > MAX_SKEW {
-            let message = format!(
-                "The request was signed at {time}, which is more than 15 minutes from {now}."
-            );
-            return Err(SqsError::new(Kind::RequestExpired, message));
+        // SDKs that correct their clock know these words.
+        let wrong = if now.since(time) > MAX_SKEW {
+            Some("Signature expired")
+        } else if time.since(now) > MAX_SKEW {
+            Some("Signature not yet current")
+        } else {
+            None
+        };
+        if let Some(wrong) = wrong {
+            let message = format!("{wrong}: {time} is more than 15 minutes from {now}.");
+            return Err(SqsError::new(Kind::SignatureDoesNotMatch, message));
         }
         // A header that changes what the request does must not be exchangeable.
         for name in headers.keys().map(|name| name.as_str()) {

@@ -9,7 +9,7 @@ use crate::broker::pull::SHORT_LEASES;
 use crate::broker::reply::{Pending, command, or_empty};
 use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::keys::{GroupView, Key};
-use crate::message::EntryId;
+use crate::message::{EntryId, MessageId};
 use crate::scripts::{Reclaim, ReclaimItem};
 use crate::state::Reclaimed;
 use crate::time::millis;
@@ -113,6 +113,28 @@ impl Broker {
     ) -> Result<u64, BrokerError> {
         let keys = topic.group_keys(shard, group)?;
         self.pending_count(&keys.group.ready, group).await
+    }
+
+    /// Lists up to `limit` deliveries of a group on a shard that are in flight, from the one after an entry. Each has its
+    /// message, unless its entry is gone or damaged.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn in_flight_after(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        after: Option<EntryId>,
+        limit: usize,
+    ) -> Result<Vec<(EntryId, Option<MessageId>)>, BrokerError> {
+        let ready = &topic.group_keys(shard, group)?.group.ready;
+        let from = after.map_or_else(|| "-".to_owned(), |after| format!("({after}"));
+        let pending = self.pending(ready, group, &from, "+", limit).await?;
+        let entries: Vec<EntryId> = pending.into_iter().map(|(entry, _)| entry).collect();
+        let reads = self.entries_at(ready, &entries).await?;
+        let ids = reads.into_iter().map(|read| read.and_then(|read| read.id));
+        Ok(entries.into_iter().zip(ids).collect())
     }
 
     /// Returns the number of a stream's entries that a group has read and not settled; 0 if the stream lost its group.

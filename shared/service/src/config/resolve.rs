@@ -10,8 +10,8 @@ use super::table::{Findings, Table};
 use super::values::Hash;
 use super::{
     AuthConfig, BasePath, Config, ConsumerConfig, DashboardConfig, DoctorMode, GatewayConfig,
-    HistoryConfig, ManagerConfig, ProducerConfig, RedisConfig, SinkConfig, SubscriptionConfig,
-    SubscriptionGroup, schedules, secret_file, sinks, sources, topics,
+    HistoryConfig, ManagerConfig, ProducerConfig, RedisConfig, SinkConfig, SqsConfig,
+    SubscriptionConfig, SubscriptionGroup, schedules, secret_file, sinks, sources, topics,
 };
 use crate::callbacks::CallbackTopics;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
@@ -432,11 +432,23 @@ fn gateway(table: &mut Table<'_>, auth: &AuthConfig) -> Option<GatewayConfig> {
         ),
         Any,
     );
+    let ignore_attributes = table.read(
+        Field::new(
+            "sqs_ignore_attributes",
+            true,
+            "With `sqs`: true to ignore attributes and tags of queues that have no counterpart, with one line in the log; \
+             false to refuse them.",
+        ),
+        Any,
+    );
     table.finish();
     Some(GatewayConfig {
         listen,
         max_waiting,
-        sqs: sqs.then_some(sqs_group),
+        sqs: sqs.then_some(SqsConfig {
+            group: sqs_group,
+            ignore_attributes,
+        }),
     })
 }
 

@@ -46,7 +46,7 @@ impl Guard {
     pub(super) fn wrap(self, router: Router) -> Router {
         router
             .method_not_allowed_fallback(method_not_allowed)
-            .fallback(unknown_route)
+            .fallback(async |uri: Uri| unknown_route(uri.path()))
             .layer(middleware::from_fn_with_state(self, guard))
     }
 
@@ -188,10 +188,11 @@ fn defect() -> Problem {
     )
 }
 
-async fn unknown_route(uri: Uri) -> Problem {
+/// Returns the answer to a request whose path has no route.
+pub fn unknown_route(path: &str) -> Problem {
     Problem::new(
         ProblemCode::UnknownRoute,
-        format!("no route has the path {}", uri.path()),
+        format!("no route has the path {path}"),
     )
 }
 

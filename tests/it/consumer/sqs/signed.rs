@@ -50,7 +50,7 @@ async fn with_tokens_a_request_must_be_signed_and_have_the_scope() {
     ] {
         let refused = call(name, action, message.clone()).await;
         assert_eq!(refused.status, 403);
-        let text = refused.fails("AccessDeniedException");
+        let text = refused.fails("AccessDenied");
         assert!(text.contains(&format!("`{scope}`")), "{text}");
     }
     let queues = call("operator", "ListQueues", json!({})).await.ok();

@@ -73,9 +73,14 @@ fn a_gateway_serves_sqs_clients_if_told() {
         config.consumer.gateway.unwrap().sqs
     };
     assert_eq!(gateway("sqs_group = 'workers'"), None);
-    assert_eq!(gateway("sqs = true"), "default".parse().ok());
+    let sqs = gateway("sqs = true").unwrap();
     assert_eq!(
-        gateway("sqs = true\nsqs_group = 'workers'"),
-        "workers".parse().ok()
+        (sqs.group.as_str(), sqs.ignore_attributes),
+        ("default", true)
+    );
+    let sqs = gateway("sqs = true\nsqs_group = 'workers'\nsqs_ignore_attributes = false").unwrap();
+    assert_eq!(
+        (sqs.group.as_str(), sqs.ignore_attributes),
+        ("workers", false)
     );
 }

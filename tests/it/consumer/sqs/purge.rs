@@ -1,0 +1,108 @@
+//! Purges and requeues of SQS clients.
+
+use super::*;
+
+/// Deletes a received message.
+async fn delete(api: &Api, queue: &str, message: &Value) {
+    let body = of(queue, with_handle(message, json!({})));
+    call(api, "DeleteMessage", body).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_removes_what_was_sent_before_its_answer_and_nothing_else() {
+    let topic = format!("[topics.t]\nshards = 2\nmax_attempts = 1\n{NO_RETRY_DELAY}");
+    let site = site(&topic).await;
+    let api = site.api(0);
+    send(api, "t", json!({"MessageBody": "bad"})).await;
+    let bad = receive(api, "t", json!({})).await;
+    let release = with_handle(&bad, json!({"VisibilityTimeout": 0}));
+    let release = of("t", release);
+    call(api, "ChangeMessageVisibility", release).await.ok();
+    let held = json!({"MessageBody": "held", "MessageGroupId": "g"});
+    send(api, "t.fifo", held).await;
+    let held = receive(site.api(1), "t.fifo", json!({"VisibilityTimeout": 3600})).await;
+    assert_eq!(held["Body"], "held");
+    let parked = json!({"MessageBody": "parked", "MessageGroupId": "g"});
+    send(api, "t.fifo", parked).await;
+    for n in 0..50 {
+        let body = json!({"MessageBody": "x", "DelaySeconds": if n % 2 == 0 { 0 } else { 3600 }});
+        send(api, "t", body).await;
+    }
+
+    call(api, "PurgeQueue", of("t", json!({}))).await.ok();
+    // At once: each of these is a new message, and nobody holds the group any more.
+    for n in 0..10 {
+        let id = if n % 2 == 0 {
+            json!(null)
+        } else {
+            json!(format!("new:{n}"))
+        };
+        let body = json!({"MessageBody": format!("{n}"), "MessageDeduplicationId": id});
+        send(api, "t", body).await;
+    }
+    let next = json!({"MessageBody": "next", "MessageGroupId": "g"});
+    send(api, "t.fifo", next).await;
+    let mut bodies = Vec::new();
+    for _ in 0..11 {
+        let message = receive(api, "t", json!({})).await;
+        bodies.push(message["Body"].as_str().expect("a body").to_owned());
+        delete(api, "t", &message).await;
+    }
+    bodies.sort();
+    let mut expected: Vec<_> = (0..10).map(|n| n.to_string()).collect();
+    expected.push("next".to_owned());
+    assert_eq!(bodies, expected);
+    // Its message is gone, so there is nothing left to do.
+    delete(site.api(1), "t.fifo", &held).await;
+
+    let arn = "arn:aws:sqs:us-east-1:000000000000:t";
+    let task = json!({ "SourceArn": arn });
+    call(api, "StartMessageMoveTask", task).await.ok();
+    let again = receive(api, "t", json!({})).await;
+    assert_eq!(
+        (&again["Body"], &again["MessageId"]),
+        (&json!("bad"), &bad["MessageId"])
+    );
+    delete(api, "t", &again).await;
+    eventually(SOON, async || match site.stats("t").await {
+        stats if stats["stored"] == 0 => Ok(()),
+        stats => Err(stats),
+    })
+    .await;
+    assert_eq!(site.stats("t").await["conservation_error"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn purges_and_requeues_are_in_the_audit_log() {
+    let site = site("[topics.t]").await;
+    let api = site.api(0);
+    send(api, "t", json!({"MessageBody": "x", "DelaySeconds": 600})).await;
+    call(api, "PurgeQueue", of("t", json!({}))).await.ok();
+    let task = json!({ "SourceArn": "a:t" });
+    call(api, "StartMessageMoveTask", task).await.ok();
+    let seen = eventually(SOON, async || {
+        let log = site.manager.get_json("/v1/audit").await["entries"].clone();
+        let entries = log.as_array().expect("entries").iter();
+        let entries = entries.map(|entry| {
+            let words = ["via", "action", "topic", "group", "outcome"];
+            words
+                .map(|name| entry[name].as_str().unwrap_or("-").to_owned())
+                .join(" ")
+        });
+        let entries: Vec<_> = entries.collect();
+        if entries.len() == 2 {
+            Ok(entries)
+        } else {
+            Err(log)
+        }
+    })
+    .await;
+    // The newest first.
+    assert_eq!(
+        seen,
+        [
+            "sqs requeue t default 0 requeued",
+            "sqs purge_queue t default 1 removed"
+        ]
+    );
+}
