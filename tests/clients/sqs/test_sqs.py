@@ -133,6 +133,38 @@ def test_creating_a_queue_with_other_attributes_is_refused(queue):
     assert code == "QueueAlreadyExists"
 
 
+def test_names_may_have_capitals_and_80_characters():
+    for name in [f"My_Queue-{uuid.uuid4().hex[:8]}", f"Q{uuid.uuid4().hex}".ljust(80, "x")]:
+        url = sqs.create_queue(QueueName=name)["QueueUrl"]
+        sqs.send_message(QueueUrl=url, MessageBody=name)
+        [message] = receive(url)
+        assert message["Body"] == name
+
+
+def test_attributes_as_libraries_set_them():
+    attributes = {
+        "MessageRetentionPeriod": "1209600",
+        "ReceiveMessageWaitTimeSeconds": "0",
+        "VisibilityTimeout": "0",
+        "FifoQueue": "true",
+    }
+    name = f"q-{uuid.uuid4().hex[:12]}.fifo"
+    for _ in range(2):
+        sqs.create_queue(QueueName=name, Attributes=attributes, tags={"team": "shop"})
+
+
+@unchecked
+def test_members_without_a_value_are_absent(queue):
+    prefix = f"nothing-{uuid.uuid4().hex}"
+    assert "QueueUrls" not in sqs.list_queues(QueueNamePrefix=prefix)
+    assert "Attributes" not in sqs.get_queue_attributes(QueueUrl=queue)
+    sent = sqs.send_message_batch(QueueUrl=queue, Entries=[{"Id": "a", "MessageBody": "x"}])
+    assert "Failed" not in sent
+    wrong = [{"Id": "a", "ReceiptHandle": "invented"}]
+    deleted = sqs.delete_message_batch(QueueUrl=queue, Entries=wrong)
+    assert "Successful" not in deleted and deleted["Failed"][0]["Id"] == "a"
+
+
 def test_an_unknown_attribute_is_refused(queue):
     code = code_of(sqs.get_queue_attributes, QueueUrl=queue, AttributeNames=["Nonsense"])
     assert code == "InvalidAttributeName"
@@ -359,6 +391,19 @@ def test_the_same_content_is_stored_once(fifo):
     assert sum(counts(fifo)) == 1
 
 
+def test_a_message_id_is_the_id_of_an_entry(fifo):
+    sent = [
+        sqs.send_message(QueueUrl=fifo, MessageBody="a", MessageGroupId="a"),
+        sqs.send_message(QueueUrl=fifo, MessageBody="b", MessageGroupId="b", MessageDeduplicationId="order:7"),
+    ]
+    messages = receive(fifo, count=2)
+    assert {m["MessageId"] for m in messages} == {m["MessageId"] for m in sent}
+    entries = [{"Id": m["MessageId"], "ReceiptHandle": m["ReceiptHandle"]} for m in messages]
+    deleted = sqs.delete_message_batch(QueueUrl=fifo, Entries=entries)
+    assert {entry["Id"] for entry in deleted["Successful"]} == {entry["Id"] for entry in entries}
+    eventually(lambda: counts(fifo) == [0, 0, 0])
+
+
 def test_a_fifo_queue_requires_a_group(fifo):
     assert code_of(sqs.send_message, QueueUrl=fifo, MessageBody="x") == "MissingParameter"
 
@@ -371,6 +416,21 @@ def test_a_purge_removes_what_is_visible_or_delayed(queue):
         sqs.send_message(QueueUrl=queue, MessageBody=str(n), DelaySeconds=0 if n % 2 else 600)
     sqs.purge_queue(QueueUrl=queue)
     eventually(lambda: counts(queue) == [0, 0, 0])
+
+
+@unchecked
+def test_nothing_that_is_sent_after_a_purge_is_removed(fifo):
+    sqs.send_message(QueueUrl=fifo, MessageBody="held", MessageGroupId="g")
+    [held] = receive(fifo, VisibilityTimeout=600)
+    for n in range(3):
+        sqs.send_message(QueueUrl=fifo, MessageBody=f"old {n}", MessageGroupId="g")
+    sqs.purge_queue(QueueUrl=fifo)
+    entries = [{"Id": str(n), "MessageBody": f"new {n}", "MessageGroupId": str(n)} for n in range(10)]
+    sqs.send_message_batch(QueueUrl=fifo, Entries=entries)
+    sqs.send_message(QueueUrl=fifo, MessageBody="next", MessageGroupId="g")
+    bodies = {message["Body"] for message in receive(fifo, count=11)}
+    assert bodies == {f"new {n}" for n in range(10)} | {"next"}
+    sqs.delete_message(QueueUrl=fifo, ReceiptHandle=held["ReceiptHandle"])
 
 
 # Differences between Lisa and SQS, each of which is in guides/sqs.md.
@@ -401,7 +461,9 @@ def test_differs_a_queue_without_fifo_may_have_deduplication_ids(queue):
     if not IS_LISA:
         return
     send = dict(QueueUrl=queue, MessageBody="x", MessageDeduplicationId="order-7")
-    assert {sqs.send_message(**send)["MessageId"] for _ in range(2)} == {"order-7"}
+    assert len({sqs.send_message(**send)["MessageId"] for _ in range(2)}) == 1
+    [message] = receive(queue, MessageAttributeNames=["lisa-id"])
+    assert message["MessageAttributes"]["lisa-id"]["StringValue"] == "order-7"
 
 
 def test_differs_queues_are_neither_deleted_nor_tagged(queue):
