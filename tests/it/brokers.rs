@@ -1,6 +1,7 @@
 //! The guarantees of sinks and sources, tested on real message brokers. `make brokers` runs these tests, including the long ones.
 
 mod amqp;
+mod hostile;
 mod kafka;
 mod nats;
 mod redis_stream;

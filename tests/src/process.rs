@@ -263,6 +263,18 @@ impl Process {
         self.ward.pid()
     }
 
+    /// Its memory in KiB: `VmRSS` for now, or `VmHWM` for the peak.
+    ///
+    /// # Panics
+    /// Panics if it does not run.
+    pub fn memory(&self, what: &str) -> u64 {
+        let pid = self.pid().expect("it runs");
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a status");
+        let line = status.lines().find_map(|line| line.strip_prefix(what));
+        let digits = line.expect(what).trim_start_matches(':').trim();
+        digits.trim_end_matches(" kB").parse().expect(what)
+    }
+
     /// Its working directory, with its config file; removed when it is dropped.
     pub fn dir(&self) -> &Path {
         self.ward.dir()

@@ -25,7 +25,7 @@ use async_nats::jetstream::context::{ContextBuilder, PublishError, PublishErrorK
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use lisa_service::brokers::nats::{NatsSinkSettings, check_subject, connect};
+use lisa_service::brokers::nats::{ClientLimits, NatsSinkSettings, check_subject, connect};
 
 use super::batches::{Batch, Batches};
 use super::link::Link;
@@ -36,6 +36,11 @@ use crate::target::{Answer, Target};
 
 /// The number of messages that may wait for an acknowledgment: more than the largest concurrency.
 const IN_FLIGHT: usize = 20_000;
+/// The limits of acknowledgments.
+const LIMITS: ClientLimits = ClientLimits {
+    max_message: 64 * 1024,
+    waiting: 1024,
+};
 
 /// A sink that publishes each delivery to NATS JetStream. It has one connection, opened by the first delivery.
 pub struct NatsSink {
@@ -96,7 +101,7 @@ impl NatsSink {
     }
 
     async fn connect(&self) -> Result<JetStream, String> {
-        let client = connect(&self.settings.connection, "lisa-consumer").await?;
+        let client = connect(&self.settings.connection, "lisa-consumer", LIMITS).await?;
         Ok(ContextBuilder::new()
             .timeout(self.settings.ack_timeout)
             .max_ack_inflight(IN_FLIGHT)

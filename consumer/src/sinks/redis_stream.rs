@@ -29,6 +29,8 @@ use crate::target::{Answer, Target};
 
 /// The time limit for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// The most memory that a reply may take, in bytes. The largest is the slot map of a cluster.
+const MAX_REPLY: usize = 4 * 1024 * 1024;
 
 /// A sink that appends each delivery to a stream of any Redis. It has its own connection, opened by the first delivery.
 pub struct RedisStreamSink {
@@ -122,6 +124,7 @@ impl RedisStreamSink {
             connect_timeout: CONNECT_TIMEOUT,
             response_timeout: self.settings.timeout,
             client_name: "lisa-consumer-sink".to_owned(),
+            max_reply: MAX_REPLY,
             tls: TlsSettings {
                 ca_file: self.settings.ca_file.clone(),
                 ..TlsSettings::default()

@@ -15,7 +15,7 @@ use async_nats::jetstream::consumer::{AckPolicy, PullConsumer};
 use async_nats::jetstream::{self, AckKind, Message};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use lisa_service::brokers::nats::{NatsSourceSettings, connect};
+use lisa_service::brokers::nats::{ClientLimits, NatsSourceSettings, connect};
 use lisa_service::shutdown::Shutdown;
 use tokio::time::{interval, timeout};
 
@@ -27,6 +27,9 @@ const EXPIRES: Duration = Duration::from_secs(30);
 const CHECK: Duration = Duration::from_secs(1);
 /// The time limit for writing the last acknowledgments.
 const FLUSH: Duration = Duration::from_secs(1);
+/// The largest message that any NATS server allows, with its headers. A smaller limit would cut the connection at each
+/// delivery of a larger message, which Lisa refuses.
+const MAX_MESSAGE: u64 = 64 * 1024 * 1024;
 /// The prefix of NATS's own headers.
 const OF_NATS: &str = "nats-";
 
@@ -55,7 +58,12 @@ pub(super) async fn pull(
 
 async fn open(settings: &NatsSourceSettings) -> Result<(Client, PullConsumer), String> {
     let (stream, name) = (&settings.stream, &settings.consumer);
-    let client = connect(&settings.connection, "lisa-producer").await?;
+    let limits = ClientLimits {
+        max_message: MAX_MESSAGE,
+        // Those of one request, and its status.
+        waiting: 2 * usize::from(settings.prefetch) + 64,
+    };
+    let client = connect(&settings.connection, "lisa-producer", limits).await?;
     let found = jetstream::new(client.clone()).get_stream(stream).await;
     let found = found.map_err(|error| format!("cannot open stream {stream}: {error}"))?;
     let config = pull::Config {

@@ -18,6 +18,7 @@ pub mod names;
 #[cfg(feature = "openapi")]
 pub mod openapi;
 pub mod outage;
+pub mod percent;
 pub mod permissions;
 pub mod redis;
 pub mod retry;
@@ -27,6 +28,7 @@ pub mod small_file;
 pub mod state;
 pub mod sync;
 pub mod time;
+pub mod tls;
 pub mod topic;
 
 /// Does nothing: without the feature `openapi`, no type has a schema.

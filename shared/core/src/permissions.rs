@@ -308,8 +308,7 @@ mod tests {
     /// The page with the ACL lines of the users for operators.
     const PAGE: &str = include_str!("../../docs/operate/topologies.md");
     /// The commands that every connection sends in addition to a role's own: on opening, for its upkeep, and in the checks
-    /// at start. `CONFIG GET` is omitted on purpose: it would show passwords, and the check works without it. So is `CLIENT
-    /// SETINFO`: Redis 7.0 does not know it, so no user with that permission could be created there.
+    /// at start. `CONFIG GET` is omitted on purpose: it would show passwords, and the check works without it.
     const CONNECTION: &str = "acl|dryrun acl|whoami client|setname info ping";
 
     /// The commands with which a consumer that is stopping ends its blocked reads immediately. They are optional: a consumer

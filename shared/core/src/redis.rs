@@ -20,11 +20,13 @@ mod nodes;
 pub mod preflight;
 mod progress;
 mod reader;
+mod replies;
 mod request;
 mod script;
 mod sentinel;
 mod server;
 mod slots;
+mod socket;
 mod subscriber;
 #[cfg(test)]
 mod testing;
@@ -82,7 +84,12 @@ pub struct ConnectionSettings {
     pub sentinel_password: Option<Secret>,
     /// Certificates for `rediss…://`.
     pub tls: TlsSettings,
+    /// The most memory that a reply may take, in bytes. A larger one ends its connection.
+    pub max_reply: usize,
 }
+
+/// The default of [`ConnectionSettings::max_reply`]: many times the largest reply that Lisa asks for.
+const MAX_REPLY: usize = 256 * 1024 * 1024;
 
 /// Certificates for `rediss…://`, as PEM files. By default, the certificate authorities of the host are trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,6 +115,7 @@ impl ConnectionSettings {
             sentinel_username: None,
             sentinel_password: None,
             tls: TlsSettings::default(),
+            max_reply: MAX_REPLY,
         }
     }
 }

@@ -112,7 +112,6 @@ impl RedisConfig {
     /// Returns the settings of a connection; `client_name` is what `CLIENT LIST` shows, without spaces.
     pub fn connection_settings(&self, client_name: impl Into<String>) -> ConnectionSettings {
         ConnectionSettings {
-            url: self.url.clone(),
             username: self.username.clone(),
             password: self.password.clone(),
             connect_timeout: self.connect_timeout,
@@ -121,6 +120,7 @@ impl RedisConfig {
             sentinel_username: self.sentinel_username.clone(),
             sentinel_password: self.sentinel_password.clone(),
             tls: self.tls.clone(),
+            ..ConnectionSettings::new(self.url.clone())
         }
     }
 }

@@ -140,11 +140,7 @@ impl Victim {
 
     /// Returns its memory in KiB: `VmRSS` for now, or `VmHWM` for the peak.
     pub(super) fn memory(&self, what: &str) -> u64 {
-        let pid = self.process.pid().expect("it runs");
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a status");
-        let line = status.lines().find_map(|line| line.strip_prefix(what));
-        let digits = line.expect(what).trim_start_matches(':').trim();
-        digits.trim_end_matches(" kB").parse().expect(what)
+        self.process.memory(what)
     }
 
     /// Makes `VmHWM` the peak from now on.

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -15,6 +14,7 @@ use super::node::{ActiveConnection, BACKOFF_MAX, Node};
 use super::nodes::{At, Nodes};
 use super::request::{Request, name_of};
 use super::script::Script;
+use super::socket::Socket;
 use crate::outage::Backoff;
 
 /// Maximum pause before retrying a request whose slot is being moved: a fraction of the shortest lease.
@@ -189,7 +189,7 @@ impl<'r> Attempts<'r> {
     }
 
     /// Returns the socket, with its number if it is an extra one.
-    async fn open(&self, target: &Target) -> Result<(MultiplexedConnection, u64), Failure> {
+    async fn open(&self, target: &Target) -> Result<(Socket, u64), Failure> {
         let Some(which) = self.extra else {
             return Ok((target.active.conn(), 0));
         };
@@ -212,11 +212,7 @@ impl<'r> Attempts<'r> {
     }
 
     /// Sends the request; loads its script if Redis does not know it.
-    async fn send(
-        &self,
-        conn: &mut MultiplexedConnection,
-        asks: bool,
-    ) -> Result<Value, RedisError> {
+    async fn send(&self, conn: &mut Socket, asks: bool) -> Result<Value, RedisError> {
         match (self.request.send(conn, asks).await, self.script) {
             (Err(error), Some(script)) if classify(&error).action == Action::LoadScript => {
                 Request::One(&script.load()).send(conn, false).await?;

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::address::{Address, ask};
+use super::address::{Address, CONNECT};
 use super::connect::Opener;
 use super::node::{self, ActiveConnection, BACKOFF_MAX, Node, Pace};
 use super::slots::{Range, parse_address, parse_slots, slots};
@@ -32,6 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 const LOOK_WHILE_DOWN: Duration = Duration::from_millis(300);
 /// Minimum pause between two refreshes, however many requests ask for one.
 const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(100);
+/// The largest number of nodes: twice what Redis recommends for a cluster.
+const MAX_NODES: usize = 2000;
 
 /// The nodes of a cluster and the slots that they serve.
 pub(super) struct Cluster {
@@ -272,6 +274,17 @@ impl Cluster {
         if let Some((node, _)) = nodes.get(&address) {
             return Ok(node.clone());
         }
+        if nodes.len() >= MAX_NODES {
+            let detail = format!(
+                "{}: the cluster names more than {MAX_NODES} nodes",
+                self.template.url
+            );
+            return Err(ConnectionError::local(
+                ConnectionErrorKind::Unavailable,
+                CONNECT,
+                detail,
+            ));
+        }
         let closed = self.closed.child_token();
         let node = Node::new(&self.settings(&address), self.pace, closed.clone())?;
         let node = Arc::new(node);
@@ -329,7 +342,7 @@ impl Cluster {
                 continue;
             };
             let (mut conn, question) = (active.conn(), slots());
-            if let Ok(Ok(reply)) = timeout(LOOK_WHILE_DOWN, ask(&mut conn, &question)).await
+            if let Ok(Ok(reply)) = timeout(LOOK_WHILE_DOWN, conn.ask(&question)).await
                 && let Some(ranges) = parse_slots(&reply, node.host())
             {
                 return self.install(&ranges);
@@ -354,7 +367,7 @@ impl Cluster {
             ConnectionError::local(kind, LEARN, format!("{host}:{port}: {detail}"))
         };
         let question = slots();
-        match timeout(self.template.connect_timeout, ask(&mut conn, &question)).await {
+        match timeout(self.template.connect_timeout, conn.ask(&question)).await {
             Ok(Ok(reply)) => parse_slots(&reply, host).ok_or_else(|| {
                 failed(
                     ConnectionErrorKind::Unavailable,

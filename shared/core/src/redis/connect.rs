@@ -4,28 +4,26 @@
 
 use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
 use redis::{
-    Client, ConnectionAddr, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError, Value, cmd,
+    ConnectionAddr, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError, Value, cmd,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::address::{
-    Address, CONNECT, NO_TLS_THERE, ask, hint_of, node_url, open_client, plain_client, tcp,
-    unlimited,
-};
+use super::address::{Address, CONNECT, NO_TLS_THERE, hint_of, node_url, plain, tcp, unlimited};
 use super::errors::{Action, classify};
 use super::sentinel::Sentinels;
-use super::{
-    ConnectionError, ConnectionErrorKind, ConnectionSettings, Endpoint, RedisUrl, TlsSettings,
-};
+use super::socket::{Dialer, Socket};
+use super::{ConnectionError, ConnectionErrorKind, ConnectionSettings, Endpoint, RedisUrl};
 use crate::secret::Secret;
 
 /// Opens sockets to one server, or to the current master of a sentinel group.
 pub(super) struct Opener {
     target: Target,
-    connector: Connector,
+    dialer: Dialer,
+    /// The login of sockets that receive pushes. The others log in with requests: the library would hide the code of a
+    /// refusal.
+    push: RedisConnectionInfo,
     /// For errors and logs.
     url: RedisUrl,
     username: Option<String>,
@@ -36,27 +34,13 @@ pub(super) struct Opener {
 }
 
 enum Target {
-    Server(Box<Clients>),
+    Server(ConnectionAddr),
     Master { sentinels: Sentinels, tls: bool },
-}
-
-/// The handshake depends on the kind of socket: see [`Connector::clients`].
-#[derive(Clone)]
-struct Clients {
-    plain: Client,
-    push: Client,
-}
-
-/// The settings shared by all sockets of a connection.
-struct Connector {
-    /// Login for sockets that receive pushes.
-    push: RedisConnectionInfo,
-    tls: TlsSettings,
 }
 
 /// A working socket.
 pub(super) struct Opened {
-    pub(super) conn: MultiplexedConnection,
+    pub(super) conn: Socket,
     pub(super) sample: TimeSample,
     /// The master it leads to, if sentinels named one.
     pub(super) master: Option<Address>,
@@ -80,16 +64,21 @@ impl Opener {
             .password
             .clone()
             .or_else(|| settings.url.password().cloned());
-        let connector = Connector::new(username.as_deref(), password.as_ref(), &settings.tls);
+        let mut push = RedisConnectionInfo::default()
+            .set_protocol(ProtocolVersion::RESP3)
+            .set_skip_set_lib_name();
+        if let Some(password) = &password {
+            push = push
+                .set_username(username.as_deref().unwrap_or("default"))
+                .set_password(password.expose());
+        }
+        let uses_tls = tls_of(&settings.url) == Some(true);
+        let dialer = Dialer::new(uses_tls, &settings.tls, settings.max_reply)?;
         let target = match settings.url.endpoint() {
-            Endpoint::Tcp { host, port, tls } => Target::Server(Box::new(
-                connector.clients(&tcp((host.clone(), *port), *tls))?,
-            )),
-            Endpoint::Unix(path) => Target::Server(Box::new(
-                connector.clients(&ConnectionAddr::Unix(path.clone()))?,
-            )),
+            Endpoint::Tcp { host, port, tls } => Target::Server(tcp((host.clone(), *port), *tls)),
+            Endpoint::Unix(path) => Target::Server(ConnectionAddr::Unix(path.clone())),
             Endpoint::Sentinel { nodes, master, tls } => Target::Master {
-                sentinels: Sentinels::new(settings, nodes, master, *tls)?,
+                sentinels: Sentinels::new(settings, &dialer, nodes, master, *tls),
                 tls: *tls,
             },
             Endpoint::Cluster { .. } => {
@@ -103,7 +92,8 @@ impl Opener {
         };
         Ok(Self {
             target,
-            connector,
+            dialer,
+            push,
             url: settings.url.clone(),
             username,
             password,
@@ -118,23 +108,13 @@ impl Opener {
         &self.url
     }
 
-    /// Returns whether it connects with TLS; `None` for a unix socket.
-    fn tls(&self) -> Option<bool> {
-        match self.url.endpoint() {
-            Endpoint::Tcp { tls, .. }
-            | Endpoint::Sentinel { tls, .. }
-            | Endpoint::Cluster { tls, .. } => Some(*tls),
-            Endpoint::Unix(_) => None,
-        }
-    }
-
     /// Opens a socket that speaks RESP2. By then the server has accepted the handshake and reported its time.
     pub(super) async fn open(&self) -> Result<Opened, ConnectionError> {
         self.within_limit(async {
-            let (clients, master) = self.clients().await?;
-            let mut conn = clients
-                .plain
-                .get_multiplexed_async_connection_with_config(&unlimited())
+            let (server, master) = self.server().await?;
+            let mut conn = self
+                .dialer
+                .open(&server, &plain(), unlimited())
                 .await
                 .map_err(|error| self.failed(master.as_ref(), error))?;
             let greeted = async {
@@ -164,13 +144,12 @@ impl Opener {
     pub(super) async fn open_push(
         &self,
         pushes: mpsc::UnboundedSender<PushInfo>,
-    ) -> Result<MultiplexedConnection, ConnectionError> {
+    ) -> Result<Socket, ConnectionError> {
         let config = unlimited().set_push_sender(pushes);
         self.within_limit(async {
-            let (clients, master) = self.clients().await?;
-            clients
-                .push
-                .get_multiplexed_async_connection_with_config(&config)
+            let (server, master) = self.server().await?;
+            self.dialer
+                .open(&server, &self.push, config)
                 .await
                 .map_err(|error| self.failed(master.as_ref(), error))
         })
@@ -185,25 +164,20 @@ impl Opener {
         }
     }
 
-    async fn clients(&self) -> Result<(Clients, Option<Address>), ConnectionError> {
+    async fn server(&self) -> Result<(ConnectionAddr, Option<Address>), ConnectionError> {
         match &self.target {
-            Target::Server(clients) => Ok((Clients::clone(clients), None)),
+            Target::Server(addr) => Ok((addr.clone(), None)),
             Target::Master { sentinels, tls } => {
                 let master = sentinels.master().await?;
-                let clients = self.connector.clients(&tcp(master.clone(), *tls))?;
-                Ok((clients, Some(master)))
+                Ok((tcp(master.clone(), *tls), Some(master)))
             }
         }
     }
 
     /// Checks that the server is the master. Sentinels may name a server that is no longer, or not yet, a master:
     /// <https://redis.io/docs/latest/develop/reference/sentinel-clients/>.
-    async fn check_role(
-        &self,
-        conn: &mut MultiplexedConnection,
-        master: &Address,
-    ) -> Result<(), ConnectionError> {
-        let role = match ask(conn, &cmd("ROLE")).await {
+    async fn check_role(&self, conn: &mut Socket, master: &Address) -> Result<(), ConnectionError> {
+        let role = match conn.ask(&cmd("ROLE")).await {
             Ok(Value::Array(role)) => role.into_iter().next(),
             Ok(_) => None,
             // Optional for a user without this permission: a replica rejects every write.
@@ -226,18 +200,14 @@ impl Opener {
     }
 
     /// Explains a missing command if the server is a sentinel, with the address that the user may have meant.
-    async fn explain(
-        &self,
-        conn: &mut MultiplexedConnection,
-        failed: ConnectionError,
-    ) -> ConnectionError {
+    async fn explain(&self, conn: &mut Socket, failed: ConnectionError) -> ConnectionError {
         let Endpoint::Tcp { host, port, tls } = self.url.endpoint() else {
             return failed;
         };
         if failed.kind != ConnectionErrorKind::NotSupported {
             return failed;
         }
-        let Ok(Value::Array(role)) = ask(conn, &cmd("ROLE")).await else {
+        let Ok(Value::Array(role)) = conn.ask(&cmd("ROLE")).await else {
             return failed;
         };
         let mut role = role.into_iter();
@@ -272,28 +242,30 @@ impl Opener {
         }
     }
 
-    async fn greet(&self, conn: &mut MultiplexedConnection) -> Result<(), RedisError> {
+    async fn greet(&self, conn: &mut Socket) -> Result<(), RedisError> {
         if let Some(password) = &self.password {
             let mut auth = cmd("AUTH");
             if let Some(username) = &self.username {
                 auth.arg(username);
             }
-            ask(conn, auth.arg(password.expose())).await?;
+            conn.ask(auth.arg(password.expose())).await?;
         }
         if self.db != 0 {
-            ask(conn, cmd("SELECT").arg(self.db)).await?;
+            conn.ask(cmd("SELECT").arg(self.db)).await?;
         }
         // Only for CLIENT LIST: a user without this permission can still work.
-        let named = ask(conn, cmd("CLIENT").arg("SETNAME").arg(&self.client_name)).await;
+        let named = conn
+            .ask(cmd("CLIENT").arg("SETNAME").arg(&self.client_name))
+            .await;
         named.map(drop).or_else(tolerate)?;
         // TIME is answered even while loading; PING is not.
-        ask(conn, &cmd("PING")).await.map(drop).or_else(tolerate)
+        conn.ask(&cmd("PING")).await.map(drop).or_else(tolerate)
     }
 
     /// Creates the error for a failed handshake. If sentinels named the server, it names the server and not the
     /// sentinels.
     fn failed(&self, master: Option<&Address>, error: RedisError) -> ConnectionError {
-        let hint = self.tls().and_then(|tls| hint_of(tls, &error));
+        let hint = tls_of(&self.url).and_then(|tls| hint_of(tls, &error));
         let error = ConnectionError::from_redis(CONNECT, error);
         let named = master.map_or_else(String::new, |(host, port)| {
             format!(" master {host}:{port}:")
@@ -312,7 +284,7 @@ impl Opener {
     }
 
     fn no_answer(&self) -> ConnectionError {
-        let hint = match self.tls() {
+        let hint = match tls_of(&self.url) {
             Some(true) => NO_TLS_THERE,
             _ => "",
         };
@@ -325,11 +297,9 @@ impl Opener {
 }
 
 /// Asks Redis for its time.
-pub(super) async fn sample_time(
-    conn: &mut MultiplexedConnection,
-) -> Result<TimeSample, RedisError> {
+pub(super) async fn sample_time(conn: &mut Socket) -> Result<TimeSample, RedisError> {
     let sent = Instant::now();
-    let reply = ask(conn, &cmd("TIME")).await?;
+    let reply = conn.ask(&cmd("TIME")).await?;
     let received = Instant::now();
     let (seconds, micros): (i64, i64) = redis::from_redis_value(reply)?;
     Ok(TimeSample {
@@ -346,25 +316,12 @@ fn tolerate(error: RedisError) -> Result<(), RedisError> {
     if serves { Ok(()) } else { Err(error) }
 }
 
-impl Connector {
-    fn new(username: Option<&str>, password: Option<&Secret>, tls: &TlsSettings) -> Self {
-        let mut push = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
-        if let Some(password) = password {
-            push = push
-                .set_username(username.unwrap_or("default"))
-                .set_password(password.expose());
-        }
-        Self {
-            push,
-            tls: tls.clone(),
-        }
-    }
-
-    /// Without push, the handshake sets user and database: redis-rs would hide the code of a refusal.
-    fn clients(&self, addr: &ConnectionAddr) -> Result<Clients, ConnectionError> {
-        Ok(Clients {
-            plain: plain_client(addr, &self.tls)?,
-            push: open_client(addr, self.push.clone(), &self.tls)?,
-        })
+/// Returns whether a server of this address is reached with TLS; `None` for a unix socket.
+fn tls_of(url: &RedisUrl) -> Option<bool> {
+    match url.endpoint() {
+        Endpoint::Tcp { tls, .. }
+        | Endpoint::Sentinel { tls, .. }
+        | Endpoint::Cluster { tls, .. } => Some(*tls),
+        Endpoint::Unix(_) => None,
     }
 }

@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::percent;
 use crate::secret::Secret;
 use crate::time::shorten_to;
 
@@ -286,20 +287,9 @@ fn parse_db(text: &str) -> Result<u32, InvalidRedisUrl> {
 }
 
 fn decode(text: &str) -> Result<String, InvalidRedisUrl> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        rest = tail;
-        if first != b'%' {
-            bytes.push(first);
-            continue;
-        }
-        let hex = rest.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        bytes.push(byte.ok_or_else(|| bad("% must be followed by two hexadecimal digits"))?);
-        rest = &rest[2..];
-    }
-    String::from_utf8(bytes).map_err(|_| bad("a percent-encoded part is not UTF-8"))
+    percent::decode(text).ok_or_else(|| {
+        bad("% must be followed by two hexadecimal digits, and the result must be UTF-8")
+    })
 }
 
 crate::text_value!(

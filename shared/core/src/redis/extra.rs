@@ -4,8 +4,9 @@
 //! Each is opened by its first request and belongs to the active connection: when that one is replaced, so is this
 //! one. Nothing supervises it; a request that fails on the socket or times out closes it.
 
-use redis::aio::MultiplexedConnection;
 use tokio::sync::Mutex;
+
+use super::socket::Socket;
 
 /// An additional connection, by the replies expected on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub(super) struct Extras([Mutex<Slot>; 2]);
 /// One additional connection, and how often it was opened.
 #[derive(Default)]
 pub(super) struct Slot {
-    pub(super) conn: Option<MultiplexedConnection>,
+    pub(super) conn: Option<Socket>,
     pub(super) opened: u64,
 }
 

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::RedisError;
-use redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -18,6 +17,7 @@ use super::connect::{Opened, Opener, sample_time};
 use super::errors::{Action, classify};
 use super::extra::Extra;
 use super::extra::Extras;
+use super::socket::Socket;
 use super::{
     Clock, ConnectionError, ConnectionErrorKind, ConnectionSettings, ConnectionStatus, Endpoint,
 };
@@ -64,7 +64,7 @@ impl Default for Pace {
 /// The connection in use and what is known of its health.
 pub(super) struct ActiveConnection {
     generation: u64,
-    conn: MultiplexedConnection,
+    conn: Socket,
     master: Option<Address>,
     timeouts: AtomicU32,
     pub(super) extras: Extras,
@@ -112,7 +112,7 @@ impl ActiveConnection {
         Generation(self.master.is_some().then_some(self.generation))
     }
 
-    pub(super) fn conn(&self) -> MultiplexedConnection {
+    pub(super) fn conn(&self) -> Socket {
         self.conn.clone()
     }
 
@@ -129,7 +129,7 @@ impl ActiveConnection {
         &self,
         which: Extra,
         node: &Node,
-    ) -> Result<(MultiplexedConnection, u64), ConnectionError> {
+    ) -> Result<(Socket, u64), ConnectionError> {
         let mut slot = self.extras.slot(which).lock().await;
         let conn = match &slot.conn {
             Some(conn) => conn.clone(),

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
 use tokio::time::timeout;
 
@@ -14,6 +13,7 @@ use super::errors::no_error_inside;
 use super::node::{ActiveConnection, Generation, Node};
 use super::nodes::Nodes;
 use super::request::command_name;
+use super::socket::Socket;
 use super::{ConnectionError, ConnectionErrorKind, ServerId};
 
 /// Time that a read may take beyond its BLOCK time.
@@ -23,7 +23,7 @@ const BLOCK_GRACE: Duration = Duration::from_secs(5);
 ///
 /// It also closes when it is superseded: this server is no longer the one to read from.
 pub struct Reader {
-    conn: Option<MultiplexedConnection>,
+    conn: Option<Socket>,
     nodes: Nodes,
     node: Arc<Node>,
     generation: Generation,

@@ -7,13 +7,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::aio::MultiplexedConnection;
-use redis::{Client, RedisError, Value, cmd};
+use redis::{RedisError, Value, cmd};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::address::{
-    Address, CONNECT, NO_TLS_THERE, ask, hint_of, node_url, plain_client, tcp, unlimited,
-};
+use super::address::{Address, CONNECT, NO_TLS_THERE, hint_of, node_url, plain, tcp, unlimited};
+use super::socket::{Dialer, Socket};
 use super::{ConnectionError, ConnectionErrorKind, ConnectionSettings};
 use crate::secret::Secret;
 use crate::sync::Mutex;
@@ -31,14 +29,14 @@ pub(super) struct Sentinels {
     password: Option<Secret>,
     limit: Duration,
     tls: bool,
+    dialer: Dialer,
 }
 
 struct Sentinel {
     address: Address,
     shown: String,
-    client: Client,
     /// Kept between requests; taken out during a request, so that a failed one is dropped.
-    conn: Mutex<Option<MultiplexedConnection>>,
+    conn: Mutex<Option<Socket>>,
 }
 
 /// The answer of a sentinel about its group.
@@ -51,29 +49,28 @@ struct Answer {
 impl Sentinels {
     pub(super) fn new(
         settings: &ConnectionSettings,
+        dialer: &Dialer,
         nodes: &[Address],
         group: &str,
         tls: bool,
-    ) -> Result<Self, ConnectionError> {
+    ) -> Self {
         let all = nodes
             .iter()
-            .map(|node| {
-                Ok(Sentinel {
-                    address: node.clone(),
-                    shown: format!("{}:{}", node.0, node.1),
-                    client: plain_client(&tcp(node.clone(), tls), &settings.tls)?,
-                    conn: Mutex::default(),
-                })
+            .map(|node| Sentinel {
+                address: node.clone(),
+                shown: format!("{}:{}", node.0, node.1),
+                conn: Mutex::default(),
             })
-            .collect::<Result<_, ConnectionError>>()?;
-        Ok(Self {
+            .collect();
+        Self {
             group: group.to_owned(),
             all,
             username: settings.sentinel_username.clone(),
             password: settings.sentinel_password.clone(),
             limit: settings.connect_timeout,
             tls,
-        })
+            dialer: dialer.clone(),
+        }
     }
 
     /// Returns the master's address.
@@ -166,18 +163,20 @@ impl Sentinels {
             None => self.connect(sentinel).await?,
         };
         // During a failover, this command names the new master first; the other one reports the epoch.
-        let named = ask(
-            &mut conn,
-            cmd("SENTINEL")
-                .arg("GET-MASTER-ADDR-BY-NAME")
-                .arg(&self.group),
-        )
-        .await?;
+        let named = conn
+            .ask(
+                cmd("SENTINEL")
+                    .arg("GET-MASTER-ADDR-BY-NAME")
+                    .arg(&self.group),
+            )
+            .await?;
         let Value::Array(named) = named else {
             *sentinel.conn.lock() = Some(conn);
             return Ok(None);
         };
-        let known = ask(&mut conn, cmd("SENTINEL").arg("MASTER").arg(&self.group)).await;
+        let known = conn
+            .ask(cmd("SENTINEL").arg("MASTER").arg(&self.group))
+            .await;
         *sentinel.conn.lock() = Some(conn);
         let (host, port): (String, u16) = redis::from_redis_value(Value::Array(named))?;
         Ok(Some(Answer {
@@ -186,17 +185,15 @@ impl Sentinels {
         }))
     }
 
-    async fn connect(&self, sentinel: &Sentinel) -> Result<MultiplexedConnection, RedisError> {
-        let mut conn = sentinel
-            .client
-            .get_multiplexed_async_connection_with_config(&unlimited())
-            .await?;
+    async fn connect(&self, sentinel: &Sentinel) -> Result<Socket, RedisError> {
+        let addr = tcp(sentinel.address.clone(), self.tls);
+        let mut conn = self.dialer.open(&addr, &plain(), unlimited()).await?;
         if let Some(password) = &self.password {
             let mut auth = cmd("AUTH");
             if let Some(username) = &self.username {
                 auth.arg(username);
             }
-            ask(&mut conn, auth.arg(password.expose())).await?;
+            conn.ask(auth.arg(password.expose())).await?;
         }
         Ok(conn)
     }

@@ -21,7 +21,7 @@ pub(super) fn slots() -> Cmd {
 }
 
 /// Parses a reply to `CLUSTER SLOTS`. `asked` is the host that sent it, for nodes that do not know their own host.
-/// Returns `None` if the reply contains no slots.
+/// Returns `None` if the reply contains no slots, or more than a cluster has.
 pub(super) fn parse_slots(reply: &Value, asked: &str) -> Option<Vec<Range>> {
     let Value::Array(rows) = reply else {
         return None;
@@ -30,7 +30,9 @@ pub(super) fn parse_slots(reply: &Value, asked: &str) -> Option<Vec<Range>> {
         .iter()
         .filter_map(|row| parse_row(row, asked))
         .collect();
-    (!ranges.is_empty()).then_some(ranges)
+    let slots = |range: &Range| usize::from(range.last.saturating_sub(range.first)) + 1;
+    let all: usize = ranges.iter().map(slots).sum();
+    (1..=usize::from(SLOTS)).contains(&all).then_some(ranges)
 }
 
 /// `[first, last, [host, port, ..], replicas..]`: <https://redis.io/docs/latest/commands/cluster-slots/>.
@@ -99,6 +101,8 @@ mod tests {
         assert_eq!(parse_slots(&reply, "seed"), Some(expected));
         assert_eq!(parse_slots(&Value::Array(Vec::new()), "seed"), None);
         assert_eq!(parse_slots(&Value::Nil, "seed"), None);
+        let twice = vec![row(0, 16_383, host("a"), 1), row(0, 0, host("b"), 1)];
+        assert_eq!(parse_slots(&Value::Array(twice), "seed"), None);
     }
 
     #[test]

@@ -268,7 +268,7 @@ impl Session {
 
     async fn ask(
         &self,
-        conn: &mut redis::aio::MultiplexedConnection,
+        conn: &mut super::socket::Socket,
         cmd: &redis::Cmd,
     ) -> Result<Value, ConnectionError> {
         let name = || super::request::command_name(cmd);

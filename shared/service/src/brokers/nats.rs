@@ -80,7 +80,10 @@ pub struct NatsSourceSettings {
 }
 
 #[cfg(feature = "nats")]
-pub use client::connect;
+mod bridge;
+
+#[cfg(feature = "nats")]
+pub use client::{ClientLimits, connect};
 
 #[cfg(feature = "nats")]
 mod client {
@@ -88,6 +91,16 @@ mod client {
     use tokio::time::timeout;
 
     use super::NatsConnection;
+    use super::bridge::Bridge;
+
+    /// The limits of what a server may send.
+    #[derive(Clone, Copy, Debug)]
+    pub struct ClientLimits {
+        /// The largest size of a message with its headers, in bytes. A larger one ends the connection.
+        pub max_message: u64,
+        /// The number of messages that may wait for their reader. Further ones are lost.
+        pub waiting: usize,
+    }
 
     /// Connects. The client reconnects by itself when the connection is lost. The server's tools show `name`.
     ///
@@ -96,11 +109,19 @@ mod client {
     ///
     /// # Cancel safety
     /// Dropping the future ends the attempt.
-    pub async fn connect(settings: &NatsConnection, name: &str) -> Result<Client, String> {
+    pub async fn connect(
+        settings: &NatsConnection,
+        name: &str,
+        limits: ClientLimits,
+    ) -> Result<Client, String> {
+        let bridge = Bridge::start(settings, name, limits.max_message).await?;
+        // The time limit applies to each server.
+        let limit = settings.connect_timeout * u32::try_from(settings.urls.len()).unwrap_or(1);
         let mut options = ConnectOptions::new()
-            .name(name)
-            .connection_timeout(settings.connect_timeout)
-            .retain_servers_order();
+            .name(bridge.secret())
+            .connection_timeout(limit)
+            .subscription_capacity(limits.waiting)
+            .ignore_discovered_servers();
         if let Some(token) = &settings.token {
             options = options.token(token.expose().to_owned());
         }
@@ -108,17 +129,19 @@ mod client {
             let loaded = options.credentials_file(path).await;
             options = loaded.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         }
-        if let Some(path) = &settings.ca_file {
-            options = options.add_root_certificates(path.clone());
-        }
-        let urls: Vec<&str> = settings.urls.iter().map(|url| url.expose()).collect();
-        // The time limit applies to each server.
-        let limit = settings.connect_timeout * u32::try_from(urls.len()).unwrap_or(1);
-        match timeout(limit, options.connect(urls)).await {
-            Ok(Ok(client)) => Ok(client),
-            Ok(Err(error)) => Err(format!("cannot connect: {error}")),
-            Err(_) => Err(format!("cannot connect within {limit:?}")),
-        }
+        let (url, failure) = (bridge.url(), bridge.failure());
+        // The client keeps the bridge as long as it lives.
+        options = options.event_callback(move |_| {
+            let _ = &bridge;
+            async {}
+        });
+        let failed = match timeout(limit, options.connect(url)).await {
+            Ok(Ok(client)) => return Ok(client),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {limit:?}"),
+        };
+        let reason = failure.take().unwrap_or(failed);
+        Err(format!("cannot connect: {reason}"))
     }
 }
 

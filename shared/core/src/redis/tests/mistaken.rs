@@ -123,3 +123,36 @@ async fn a_server_with_tls_by_an_address_without() {
         serving.abort();
     }
 }
+
+/// Redis sends the error as soon as it accepts, and does not wait for a request.
+#[tokio::test]
+async fn a_server_that_refuses_the_connection_is_quoted() {
+    const REFUSALS: [(&str, bool); 2] = [
+        ("ERR max number of clients reached", false),
+        ("DENIED Redis is running in protected mode", true),
+    ];
+    let cases = REFUSALS
+        .into_iter()
+        .flat_map(|refusal| [0, 1].map(|reads| (refusal, reads)));
+    for ((refusal, is_fatal), reads) in cases {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = listener.local_addr().unwrap();
+        let serving = tokio::spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let _ = socket.read(&mut vec![0; reads]).await;
+                let _ = socket.write_all(format!("-{refusal}\r\n").as_bytes()).await;
+            }
+        });
+        for url in [
+            format!("redis://{there}"),
+            format!("redis+sentinel://{there}/main"),
+            format!("redis+cluster://{there}"),
+        ] {
+            let (reason, fatal) = met(url).await;
+            assert_eq!(fatal, is_fatal, "{reason}");
+            assert!(reason.contains(refusal), "{reason}");
+            assert!(!reason.contains("TLS"), "{reason}");
+        }
+        serving.abort();
+    }
+}
