@@ -77,8 +77,8 @@ pub enum SinkError {
     },
     /// The HTTP client cannot be set up, for example because root certificates are missing.
     #[cfg(feature = "sink-http")]
-    #[error("cannot set up the HTTP client")]
-    Client(#[source] reqwest::Error),
+    #[error("cannot set up the HTTP client: {0}")]
+    Client(String),
     /// The Kafka client refuses its settings.
     #[cfg(feature = "sink-kafka")]
     #[error("kafka sink: cannot create the client: {0}")]

@@ -19,6 +19,7 @@
 
 mod address;
 mod answer;
+mod client;
 mod signature;
 #[cfg(test)]
 mod tests;
@@ -27,17 +28,23 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::{
+    ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, InvalidHeaderValue,
+    USER_AGENT,
+};
 use lisa_core::secret::Secret;
 use lisa_service::targets::{MAX_OWN_HEADERS, RetryAfter, check_header, special_host};
-use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Response, Url, redirect};
 use tokio::time::{Instant, timeout};
+use url::Url;
 
 pub use signature::WebhookSecret;
 
-use self::address::{AddressError, Lookup, Resolver};
+use self::address::{Lookup, Resolver};
 use self::answer::Rules;
-use super::{SinkError, chain};
+use self::client::{Client, Failure};
+use super::SinkError;
 use crate::callbacks;
 use crate::delivery::{Context, Delivery};
 use crate::handler::{Handler, Outcome};
@@ -46,11 +53,11 @@ use crate::target::{Answer, Target, TargetSettings};
 /// The number of bytes that are read of an answer's body.
 const MAX_BODY: usize = 64 * 1024;
 
+/// The value of `User-Agent`, unless the settings have one.
+const USER: &str = concat!("Lisa/", env!("CARGO_PKG_VERSION"));
 /// The time for reading an answer's body, within the timeout of the request. The status has decided by then. The body only
 /// explains an error, and reading it frees the connection for the next request.
 const BODY_TIME: Duration = Duration::from_secs(2);
-/// The time limit for a connection, within half of the timeout of the request.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The settings of an [`HttpSink`].
 #[derive(Clone)]
@@ -88,7 +95,7 @@ impl fmt::Debug for HttpSinkSettings {
 #[derive(Clone)]
 pub struct HttpSink {
     client: Client,
-    url: Url,
+    host: String,
     secrets: Vec<WebhookSecret>,
     own_headers: HeaderMap,
     timeout: Duration,
@@ -102,7 +109,7 @@ pub struct HttpSink {
 impl fmt::Debug for HttpSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpSink")
-            .field("host", &self.url.host_str())
+            .field("host", &self.host)
             .finish_non_exhaustive()
     }
 }
@@ -124,27 +131,16 @@ impl HttpSink {
         if !settings.allow_private {
             check_host(&url)?;
         }
-        // The crypto provider is per process, and the first one wins: this has no effect if the program has chosen another.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut builder = Client::builder()
-            .user_agent(concat!("Lisa/", env!("CARGO_PKG_VERSION")))
-            .redirect(redirect::Policy::none())
-            .referer(false)
-            .no_proxy()
-            .timeout(settings.timeout)
-            // A host that drops packets is unavailable, not slow.
-            .connect_timeout(CONNECT_TIMEOUT.min(settings.timeout / 2))
-            .dns_resolver(Resolver {
-                allow_private: settings.allow_private,
-                lookup,
-            });
-        if url.scheme() == "http" {
-            // A small container without root certificates can still use http.
-            builder = builder.tls_certs_only([]);
-        }
+        let uri = url.as_str().parse();
+        let uri = uri.map_err(|error| SinkError::Url(format!("invalid: {error}")))?;
+        let resolver = Resolver {
+            allow_private: settings.allow_private,
+            lookup,
+        };
+        let client = Client::new(uri, resolver, settings.timeout);
         Ok(Self {
-            client: builder.build().map_err(SinkError::Client)?,
-            url,
+            client: client.map_err(SinkError::Client)?,
+            host: url.host_str().unwrap_or_default().to_owned(),
             own_headers: own_headers(&settings.headers)?,
             secrets: settings.secrets,
             timeout: settings.timeout,
@@ -159,7 +155,7 @@ impl HttpSink {
         &self,
         delivery: &Delivery,
         token: Option<&str>,
-    ) -> Result<HeaderMap, reqwest::header::InvalidHeaderValue> {
+    ) -> Result<HeaderMap, InvalidHeaderValue> {
         let id = delivery.id.as_str();
         let timestamp = (delivery.delivered_at.get() / 1000).to_string();
         let mut headers = self.own_headers.clone();
@@ -190,6 +186,11 @@ impl HttpSink {
         if let Some(signature) = signature::sign(&self.secrets, id, &timestamp, &delivery.payload) {
             headers.insert("webhook-signature", HeaderValue::from_str(&signature)?);
         }
+        for (name, value) in [(USER_AGENT, USER), (ACCEPT, "*/*")] {
+            headers
+                .entry(name)
+                .or_insert(HeaderValue::from_static(value));
+        }
         let unknown = HeaderValue::from_static("application/octet-stream");
         headers.entry(CONTENT_TYPE).or_insert(unknown);
         // The client omits it for an empty body, and some servers then answer 411.
@@ -204,22 +205,6 @@ impl HttpSink {
             headers.insert(name, HeaderValue::from_str(value)?);
         }
         Ok(headers)
-    }
-
-    fn explain(&self, error: reqwest::Error) -> String {
-        if error.is_timeout() {
-            return format!("no answer within {:?}", self.timeout);
-        }
-        // The URL may hold a token.
-        let error = error.without_url();
-        let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&error);
-        while let Some(cause) = source {
-            if let Some(address) = cause.downcast_ref::<AddressError>() {
-                return address.to_string();
-            }
-            source = cause.source();
-        }
-        chain(&error)
     }
 }
 
@@ -249,39 +234,38 @@ impl HttpSink {
                 return Answer::Refused(Outcome::reject(format!("cannot send a header: {error}")));
             }
         };
-        let request = self.client.post(self.url.clone()).headers(headers);
-        let mut response = match request.body(delivery.payload).send().await {
-            Ok(response) => response,
-            Err(error) if error.is_connect() => return Answer::Away(self.explain(error)),
-            Err(error) if error.is_timeout() => {
-                return Answer::Overloaded(Outcome::retry(self.explain(error)));
-            }
-            Err(error) => return Answer::Failed(Outcome::retry(self.explain(error))),
+        let (head, body) = match self.client.post(headers, delivery.payload).await {
+            Ok(response) => response.into_parts(),
+            Err(Failure::Unreachable(error)) => return Answer::Away(error),
+            Err(Failure::Late(error)) => return Answer::Overloaded(Outcome::retry(error)),
+            Err(Failure::Broken(error)) => return Answer::Failed(Outcome::retry(error)),
         };
-        let body = read_body(&mut response).await;
+        let left = self.timeout.saturating_sub(started.elapsed());
+        let body = read_body(body, left.min(BODY_TIME)).await;
         let now = SystemTime::UNIX_EPOCH
             + Duration::from_millis(delivery.delivered_at.plus(started.elapsed()).get());
-        let headers = response.headers();
         let rules = Rules {
             retry_after: self.retry_after,
             can_be_later: self.complete_url.is_some(),
         };
-        answer::answer(response.status(), headers, &body, now, rules)
+        answer::answer(head.status, &head.headers, &body, now, rules)
     }
 }
 
-/// Reads the start of the body: all that arrives within [`BODY_TIME`], until it ends, breaks or has [`MAX_BODY`] bytes.
-async fn read_body(response: &mut Response) -> Vec<u8> {
+/// Reads the start of the body: all that arrives within `limit`, until it ends, breaks or has [`MAX_BODY`] bytes.
+async fn read_body(mut incoming: Incoming, limit: Duration) -> Vec<u8> {
     let mut body = Vec::new();
     let read = async {
         while body.len() < MAX_BODY
-            && let Ok(Some(chunk)) = response.chunk().await
+            && let Some(Ok(frame)) = incoming.frame().await
         {
-            body.extend_from_slice(&chunk);
+            if let Some(data) = frame.data_ref() {
+                body.extend_from_slice(data);
+            }
         }
     };
     // A body that takes too long is used as far as it was read.
-    let _ = timeout(BODY_TIME, read).await;
+    let _ = timeout(limit, read).await;
     body
 }
 

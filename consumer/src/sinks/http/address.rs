@@ -6,10 +6,12 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
+use hyper_util::client::legacy::connect::dns::Name;
 use lisa_service::targets::special_address;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use tower::Service;
 
 /// The reason why no connection is made.
 #[derive(Debug, thiserror::Error)]
@@ -66,13 +68,18 @@ impl Resolver {
     }
 }
 
-impl Resolve for Resolver {
-    fn resolve(&self, name: Name) -> Resolving {
+impl Service<Name> for Resolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = AddressError;
+    type Future = BoxFuture<'static, Result<Self::Response, AddressError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), AddressError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
         let resolver = *self;
-        Box::pin(async move {
-            let found = resolver.addresses(name.as_str()).await?;
-            Ok(Box::new(found.into_iter()) as Addrs)
-        })
+        Box::pin(async move { Ok(resolver.addresses(name.as_str()).await?.into_iter()) })
     }
 }
 

@@ -3,10 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use httpdate::parse_http_date;
+use hyper::StatusCode;
+use hyper::header::{DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use lisa_core::time::parse_duration;
 use lisa_service::targets::RetryAfter;
-use reqwest::StatusCode;
-use reqwest::header::{DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use crate::delivery::MAX_RUN;
 use crate::handler::Outcome;

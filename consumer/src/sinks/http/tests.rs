@@ -493,13 +493,6 @@ async fn a_head_without_end_is_cut_off() {
         let written = server.written.load(Ordering::Relaxed);
         assert!(written < 16 * 1024 * 1024, "{what}: {written} bytes");
     }
-    let interim = b"HTTP/1.1 100 Continue\r\n\r\n";
-    let server = Server::start(interim, Then::Endless(interim)).await;
-    let quick = HttpSinkSettings {
-        timeout: Duration::from_millis(300),
-        ..settings(server.url())
-    };
-    assert_eq!(error_of_retry(quick).await, "no answer within 300ms");
 }
 
 #[test]
@@ -521,4 +514,80 @@ fn urls_that_cannot_be_used_are_refused_immediately_and_not_repeated() {
         assert!(matches!(error, SinkError::Url(_)), "{bad}: {error}");
         assert!(!error.to_string().contains("t0p"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn endless_informational_answers_end_the_request() {
+    for line in [
+        &b"HTTP/1.1 100 Continue\r\n\r\n"[..],
+        b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n",
+    ] {
+        let server = Server::start(b"", Then::Endless(line)).await;
+        let error = error_of_retry(settings(server.url())).await;
+        assert!(error.contains("more than 16 informational"), "{error}");
+        // The server writes only as long as the connection is open.
+        let mut last = usize::MAX;
+        while last != server.written.load(Ordering::Relaxed) {
+            last = server.written.load(Ordering::Relaxed);
+            assert!(last < 64 << 20, "{last} bytes were read");
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_few_informational_answers_are_skipped() {
+    const ANSWER: &[u8] =
+        b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n\
+        HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+    let server = Server::start(ANSWER, Then::Next).await;
+    assert_eq!(send(settings(server.url()), "x").await, Outcome::Ack);
+}
+
+/// Starts a server that answers the first `answered` requests of each connection, and closes at the next one.
+async fn closing(answered: usize) -> (String, mpsc::UnboundedReceiver<Request>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let (sender, requests) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        for connection in 0.. {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let sender = sender.clone();
+            tokio::spawn(async move {
+                for number in 0..=answered {
+                    let Some(request) = read_request(&mut stream, connection).await else {
+                        return;
+                    };
+                    let _ = sender.send(request);
+                    if number < answered {
+                        let _ = stream.write_all(OK).await;
+                    }
+                }
+            });
+        }
+    });
+    (url, requests)
+}
+
+#[tokio::test]
+async fn a_request_on_a_kept_connection_that_ends_is_repeated_once_on_a_new_one() {
+    let (url, mut requests) = closing(1).await;
+    let sink = HttpSink::new(settings(url)).unwrap();
+    for _ in 0..2 {
+        assert_eq!(sink.handle(delivery("x"), context()).await, Outcome::Ack);
+    }
+    let seen: Vec<_> = std::iter::from_fn(|| requests.try_recv().ok())
+        .map(|request| (request.connection, request.headers["webhook-id"].clone()))
+        .collect();
+    let id = || "order-7".to_owned();
+    assert_eq!(seen, [(0, id()), (0, id()), (1, id())]);
+}
+
+#[tokio::test]
+async fn a_request_on_a_new_connection_that_ends_is_not_repeated() {
+    let (url, mut requests) = closing(0).await;
+    let error = error_of_retry(settings(url)).await;
+    assert!(error.contains("connection closed"), "{error}");
+    let seen = std::iter::from_fn(|| requests.try_recv().ok()).count();
+    assert_eq!(seen, 1);
 }
