@@ -170,9 +170,12 @@ impl RetryPolicy {
                 max,
                 jitter,
             } => {
-                let seconds =
-                    base.as_secs_f64() * factor.powi(i32::try_from(nth).unwrap_or(i32::MAX));
-                let capped = if seconds < max.as_secs_f64() {
+                // The power may be infinite, and zero times infinity is no number.
+                let power = factor.powi(i32::try_from(nth).unwrap_or(i32::MAX));
+                let seconds = base.as_secs_f64() * power;
+                let capped = if base.is_zero() {
+                    Duration::ZERO
+                } else if seconds < max.as_secs_f64() {
                     Duration::from_secs_f64(seconds)
                 } else {
                     *max
@@ -284,6 +287,19 @@ mod tests {
             [600, 600, 600]
         );
         assert_eq!(policy.delay(1, 0.999).as_millis(), 1199);
+    }
+
+    #[test]
+    fn without_a_first_delay_no_retry_waits() {
+        let policy = RetryPolicy::Exponential {
+            base: Duration::ZERO,
+            factor: 100.0,
+            max: Duration::from_hours(1),
+            jitter: 0.2,
+        };
+        for failures in [1, 2, 155, 156, u32::MAX] {
+            assert_eq!(policy.delay(failures, 1.0), Duration::ZERO, "{failures}");
+        }
     }
 
     #[test]
