@@ -10,7 +10,8 @@ use axum::Router;
 use axum::body::to_bytes;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{
-    ALLOW, CONNECTION, CONTENT_TYPE, HOST, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CONNECTION, CONTENT_TYPE, HOST, RETRY_AFTER, TRANSFER_ENCODING, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderValue, Method, Uri, Version};
 use axum::middleware::{self, Next};
@@ -65,6 +66,10 @@ impl Guard {
             let detail = format!("the request has {hosts} Host headers, exactly one is required");
             return Some(Problem::new(ProblemCode::Malformed, detail));
         }
+        if !is_framed(request) {
+            let detail = "the only transfer coding is chunked, once";
+            return Some(Problem::new(ProblemCode::Malformed, detail));
+        }
         if self.draining.is_cancelled() && !ops::ROUTES.contains(&route) {
             return Some(Problem::new(
                 ProblemCode::Unavailable,
@@ -75,6 +80,20 @@ impl Guard {
     }
 }
 
+/// Returns whether the end of the body is certain. hyper also accepts chunks within chunks, which a proxy in between may read
+/// in another way.
+fn is_framed(request: &Request) -> bool {
+    let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => true,
+        (Some(coding), None) => coding
+            .as_bytes()
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"chunked"),
+        (Some(_), Some(_)) => false,
+    }
+}
+
 async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
     let started = Instant::now();
     let matched = request.extensions().get::<MatchedPath>().cloned();
@@ -82,6 +101,7 @@ async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Resp
     let method = method_label(request.method());
     let refusal = guard.refusal(&request, route);
     let client = Client::of(&request);
+    let is_last = !is_framed(&request);
     let span = tracing::info_span!(
         "http",
         method,
@@ -106,7 +126,7 @@ async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Resp
     }
     .instrument(span.clone())
     .await;
-    if guard.draining.is_cancelled() {
+    if is_last || guard.draining.is_cancelled() {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(CONNECTION, close);
     }
