@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lisa_core::secret::Secret;
 use lisa_core::small_file;
+use lisa_service::cli::escape;
 use lisa_service::http::auth::Scope;
 use lisa_service::role::StartError;
 use reqwest::header::{HeaderName, HeaderValue};
@@ -24,6 +25,10 @@ const TOKEN: &str = "LISA_TOKEN";
 const MAX_TOKEN: u64 = 4096;
 /// The largest response that is read, in bytes: a message with the largest payload, escaped.
 const MAX_ANSWER: usize = 64 << 20;
+/// The largest response that is read of a refusal, in bytes.
+const MAX_PROBLEM: usize = 64 << 10;
+/// The largest number of values in a response. Each takes far more memory than text.
+const MAX_VALUES: usize = 500_000;
 /// The time limit for a response to a request whose work grows with the number of messages.
 const LONG: Duration = Duration::from_hours(1);
 
@@ -188,27 +193,57 @@ impl Call<'_> {
         };
         let mut response = self.request.send().await.map_err(failed)?;
         let status = response.status();
-        let mut body = Vec::new();
+        let too_much =
+            |what: String| CliError::Failed(format!("manager at {}: response {what}", client.url));
+        let most = match status.is_success() {
+            true => MAX_ANSWER,
+            false => MAX_PROBLEM,
+        };
+        let (mut body, mut values) = (Vec::new(), Values::default());
         while let Some(part) = response.chunk().await.map_err(failed)? {
-            body.extend_from_slice(&part);
-            if body.len() > MAX_ANSWER {
-                let text = format!("response larger than {} MiB", MAX_ANSWER >> 20);
-                return Err(CliError::Failed(format!(
-                    "manager at {}: {text}",
-                    client.url
-                )));
+            if body.len() + part.len() > most {
+                return Err(too_much(format!("larger than {} KiB", most >> 10)));
             }
+            values.count(&part);
+            if values.count > MAX_VALUES {
+                return Err(too_much(format!("with more than {MAX_VALUES} values")));
+            }
+            body.extend_from_slice(&part);
         }
         if !status.is_success() {
             let problem = serde_json::from_slice(&body).unwrap_or_default();
             return Err(client.refusal(self.scope, status, problem));
         }
         serde_json::from_slice(&body).map_err(|error| {
+            let error = error.to_string();
             CliError::Failed(format!(
-                "manager at {}: unexpected response, possibly of another version of Lisa: {error}",
-                client.url
+                "manager at {}: unexpected response, possibly of another version of Lisa: {}",
+                client.url,
+                escape(&error)
             ))
         })
+    }
+}
+
+/// Counts the values of a JSON text that arrives in parts: what follows a comma or an opening bracket.
+#[derive(Default)]
+struct Values {
+    count: usize,
+    in_string: bool,
+    is_escaped: bool,
+}
+
+impl Values {
+    fn count(&mut self, part: &[u8]) {
+        for byte in part {
+            match (self.in_string, byte) {
+                (true, _) if std::mem::take(&mut self.is_escaped) => {}
+                (true, b'\\') => self.is_escaped = true,
+                (_, b'"') => self.in_string = !self.in_string,
+                (false, b',' | b'[' | b'{') => self.count += 1,
+                _ => {}
+            }
+        }
     }
 }
 
@@ -254,4 +289,20 @@ fn chain(error: reqwest::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_values_of_a_response_are_counted_wherever_it_is_cut() {
+        let text = br#"{"a": [1, 2, {"b,[": "\"{,\\"}], "c": []}"#;
+        for size in 1..=text.len() {
+            let mut values = Values::default();
+            text.chunks(size).for_each(|part| values.count(part));
+            // Three commas, and four brackets.
+            assert_eq!(values.count, 7, "in parts of {size}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use lisa_core::broker::BrokerError;
+use lisa_service::cli::escape;
 use lisa_service::role::StartError;
 use serde_json::Value;
 
@@ -83,7 +84,7 @@ impl Refusal {
         Self {
             status,
             code,
-            text,
+            text: escape(&text).into_owned(),
             is_usage,
             problem: Box::new(problem),
         }

@@ -14,7 +14,7 @@ use clap_complete::Shell;
 
 pub use config::ConfigVerb;
 pub use flags::GlobalFlags;
-pub use output::{Format, Output, Rows, escape_lines, json_lines};
+pub use output::{Format, Output, Rows, escape, escape_lines, json_lines};
 
 /// Prints a result. A closed pipe is not an error.
 ///

@@ -7,7 +7,7 @@ use lisa_core::broker::Broker;
 use lisa_service::shutdown::Shutdown;
 use lisa_tests::process::Finished;
 use lisa_tests::relay::{message, ms};
-use lisa_tests::{Binary, Launch, Server, eventually, free_port};
+use lisa_tests::{Answer, Binary, Launch, Server, Webhook, eventually, free_port};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -437,4 +437,39 @@ async fn a_manager_has_the_verbs_of_a_producer_under_any_name() {
         assert!(help.stdout.contains(usage), "{help:?}");
     }
     drop(running);
+}
+
+/// Runs a verb against a server that only claims to be a manager.
+async fn against(answer: Answer, verb: &str) -> Finished {
+    let server = Webhook::start([answer]).await;
+    let url = server.url().replace("/hook", "");
+    let launch = Binary::Manager.with(["--url", &url, verb]);
+    launch.run(SOON).await
+}
+
+#[tokio::test]
+async fn what_a_manager_answers_stays_on_its_line() {
+    let forged = "no\nlisa-manager: done\u{1b}[2J";
+    for problem in [
+        json!({"code": "conflict", "detail": forged}),
+        json!({"code": "invalid", "errors": [{"field": forged, "detail": forged}]}),
+        json!({"code": "host_not_allowed", "detail": forged}),
+    ] {
+        let answer = Answer::status(409).body(problem.to_string());
+        let done = against(answer, "stats").await;
+        assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
+        assert!(!done.stderr.contains('\u{1b}'), "{}", done.stderr);
+        assert!(done.stderr.contains("no\\nlisa"), "{}", done.stderr);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_of_too_many_values_is_not_parsed() {
+    let many = format!("[{}0]", "0,".repeat(1_000_000));
+    let done = against(Answer::status(200).body(many), "stats").await;
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(done.stderr.contains("more than 500000 values"), "{done:?}");
+    let long = json!({"code": "conflict", "detail": "x".repeat(100_000)});
+    let done = against(Answer::status(409).body(long.to_string()), "stats").await;
+    assert!(done.stderr.contains("larger than 64 KiB"), "{done:?}");
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lisa_core::broker::{NO_MANAGER, TopicStats};
 use lisa_core::time::format_age;
-use lisa_service::cli::Output;
+use lisa_service::cli::{Output, escape};
 use serde::Serialize;
 use serde_json::json;
 
@@ -174,7 +174,7 @@ fn worst(problems: &[Problem]) -> Status {
 /// Returns the line of a check. Messages counted as lost are no problem, because the loss cannot be undone.
 fn text(status: Status, problems: &[Problem], lost: u64) -> String {
     let mut all: Vec<_> = { problems.iter() }
-        .map(|problem| problem.what.clone())
+        .map(|problem| escape(&problem.what).into_owned())
         .collect();
     if all.is_empty() {
         all.push("no problems".to_owned());

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 
 use lisa_core::broker::{Checkup, Fault, Hint, Outcome};
 use lisa_core::topic::Topic;
-use lisa_service::cli::{Output, Rows, prompt, remark};
+use lisa_service::cli::{Output, Rows, escape, prompt, remark};
 use serde_json::json;
 
 use super::{be_sure, counted, print};
@@ -98,7 +98,7 @@ fn show(
         true => {
             let mut text = explain(checkups, !repair);
             for hint in hints {
-                text += &format!("hint: {}\n", hint.seen);
+                text += &format!("hint: {}\n", escape(&hint.seen));
             }
             if !text.is_empty() {
                 print(&text)?;

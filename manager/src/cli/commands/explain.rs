@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::topic::Topic;
-use lisa_service::cli::Output;
+use lisa_service::cli::{Output, escape};
 use serde_json::{Value, json};
 
 use super::print;
@@ -106,5 +106,6 @@ fn said(message: &FullMessage) -> String {
     if let Some(error) = &view.error {
         lines.push(format!("  last error: {error}"));
     }
+    let lines: Vec<_> = lines.iter().map(|line| escape(line)).collect();
     lines.join("\n")
 }

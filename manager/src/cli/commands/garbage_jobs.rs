@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lisa_core::broker::NO_MANAGER;
 use lisa_core::time::UnixMs;
-use lisa_service::cli::{Output, Rows, prompt, remark};
+use lisa_service::cli::{Output, Rows, escape, prompt, remark};
 use tokio::time::{Instant, sleep};
 
 use super::{be_sure, counted, print};
@@ -112,7 +112,11 @@ pub(crate) async fn start(
         })?;
     }
     match job.error {
-        Some(error) => Err(CliError::Failed(format!("job {}: {error}", job.id))),
+        Some(error) => Err(CliError::Failed(format!(
+            "job {}: {}",
+            job.id,
+            escape(&error)
+        ))),
         None => Ok(()),
     }
 }

@@ -315,8 +315,10 @@ pub fn json_lines(entries: &[Value]) -> String {
     text
 }
 
-/// Escapes what could command a terminal or hide text: control characters and those that change the direction of text.
-fn escape(text: &str) -> Cow<'_, str> {
+/// Escapes what could command a terminal or hide text: control characters and those that change the direction of text. What
+/// another program sent stays on one line.
+#[must_use]
+pub fn escape(text: &str) -> Cow<'_, str> {
     escape_all(text, is_unsafe, |char| char.escape_default().to_string())
 }
 
