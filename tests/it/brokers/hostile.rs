@@ -22,7 +22,7 @@ const INFO: &str = concat!(
     "\r\n"
 );
 
-/// What a server sends without end, after the first bytes.
+/// The first bytes of a flood, and those that follow without end.
 type Flood = (&'static [u8], &'static [u8]);
 
 /// A server that behaves until it gets a message, and then floods its client.

@@ -5,6 +5,7 @@
 //! follows the frames without collecting them, and ends the connection at one that is too large. TLS ends here. Only the
 //! client knows the name that a connection must give; the bridge replaces it, and adds the user of the URL.
 
+use std::future::pending;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -138,7 +139,7 @@ struct Opened {
     stream: Box<dyn Stream>,
     /// The line for the client.
     info: Vec<u8>,
-    /// What the server sent after it.
+    /// The bytes that the server sent after it.
     rest: Vec<u8>,
 }
 
@@ -261,10 +262,9 @@ impl Links {
             loop {
                 to_server.flush().await?;
                 pings.store(0, Ordering::Relaxed);
-                let count = from_client.read(&mut buffer).await?;
-                if count == 0 {
+                let Ok(count @ 1..) = from_client.read(&mut buffer).await else {
                     return to_server.shutdown().await;
-                }
+                };
                 to_server.write_all(&buffer[..count]).await?;
             }
         };
@@ -286,8 +286,15 @@ impl Links {
             }
             Ok(())
         };
+        let client_ended = async {
+            let sent: std::io::Result<()> = up.await;
+            if sent.is_err() {
+                // The server may have said why it does not read.
+                pending::<()>().await;
+            }
+        };
         tokio::select! {
-            _ = up => Ok(()),
+            () = client_ended => Ok(()),
             ended = down => ended,
         }
     }
