@@ -33,12 +33,15 @@ tombstone missing at ack|ack_plain.lua|if not is_stale[i] then|if is_stale[i] th
 no fence in settle|settle.lua|redis.call('XACK', g.ready, g.name, entry) == 0|redis.call('XACK', g.ready, g.name, entry) == -1
 retry counted at defer|settle.lua|'deferred', attempts, 0, last_error|'deferred', attempts + 1, 0, last_error
 crashes forgotten at a hand-back|settle.lua|'deferred', attempts, crashes, last_error)\n    else|'deferred', attempts, 0, last_error)\n    else
-crashes forgotten where no handler ran|settle.lua|again(m, now, 'deferred', attempts, crashes, last_error)|again(m, now, 'deferred', attempts, 0, last_error)
+crashes forgotten where no handler ran|settle.lua|again(m, now, due, 'deferred', attempts, crashes, last_error)|again(m, now, due, 'deferred', attempts, 0, last_error)
+due again where no handler ran|settle.lua|again(m, now, due, 'deferred',|again(m, now, nil, 'deferred',
+due again at a hand-back|settle.lua|again(m, due_at(when, now), due, 'deferred', attempts, crashes|again(m, due_at(when, now), nil, 'deferred', attempts, crashes
 crashes kept after a retry|settle.lua|'retry', attempts + 1, 0, error|'retry', attempts + 1, crashes, error
 crashes kept after a defer|settle.lua|'deferred', attempts, 0, last_error|'deferred', attempts, crashes, last_error
 attempt counted at a hand-back|settle.lua|'deferred', attempts, crashes, last_error)\n    else|'deferred', attempts + 1, crashes, last_error)\n    else
-rate used by what is handed back|settle.lua|        refund(tonumber(fields.d) or 0)\n|
-rate given back that was free by itself|settle.lua|interval - (now - due)|interval
+rate used by what is handed back|settle.lua|        refund(tonumber(fields.r) or due)\n|
+rate given back since it was due|settle.lua|refund(tonumber(fields.r) or due)|refund(due)
+rate given back that was free by itself|settle.lua|interval - (now - released)|interval
 one attempt too many|settle.lua|attempts + 1 >= max_attempts|attempts >= max_attempts
 entry kept at settle|settle.lua|redis.call('XDEL', g.ready, entry)|
 payload not asked for in settle|settle.lua|if redis.call('HEXISTS', PAYLOAD, id) == 0 then|if false then
@@ -50,6 +53,18 @@ crash not counted|reclaim.lua|is_pulled and crashes or crashes + 1|crashes
 a pull counted as a crash|reclaim.lua|is_pulled and crashes or crashes + 1|crashes + 1
 a pull reclaimed before its lease ends|reclaim.lua|pending[4] > 2 and pending[4] > now|false
 a pull held after its lease has ended|reclaim.lua|pending[4] > 2 and pending[4] > now|pending[4] > 2
+due again after a crash|reclaim.lua|not is_marked and tonumber(fields.d) or nil|nil
+due as it was after a charged crash|reclaim.lua|not is_marked and tonumber(fields.d)|tonumber(fields.d)
+due lost in a pause|attempts.lua|is_pause and due or nil|nil
+due again without a pause|attempts.lua|not is_pause and due or time|time
+due in the future after a step back|attempts.lua|due and math.min(due, now)|due
+due of a plain retry lost|move_due_plain.lua|own_due and whole(own_due) or retry[r + 1]|retry[r + 1]
+due of a retry lost|move_due.lua|local due = own_due or pick.due|local due = pick.due
+due of a retry ignored at its gate|transitions.lua|due = own_due or due or|due = due or
+due kept in spite of a reschedule|reschedule.lua|write_attempts(at.g.attempts, id, attempts, crashes, error)|
+due again when its consumer is gone|clean.lua|math.min(tonumber(fields.d) or now, now)|now
+due before the requeue|requeue.lua|write_attempts(g.attempts, id, 0, 0, '', now)|
+release of a rate not noted|transitions.lua|return interval and due < now and due_text(now)|return nil
 a pull charged to its consumer|reclaim.lua|local error = is_pulled and|local error = false and
 charged crash comes again at once|reclaim.lua|attempts + 1, now + delay|attempts + 1, now
 a failed attempt too few|attempts.lua|if #records <= KEPT then|if #records < KEPT then
@@ -121,7 +136,7 @@ a batch moves what expired|move_due.lua|if lapse <= now or exempt|if lapse < now
 a batch does not say when it ends|move_due.lua|'d', dues[i], 'x', lapses[i])|'d', dues[i])
 a batch not counted for its group|move_due.lua|count('moved:' .. g.name, n)|
 a batch and retries not merged|move_due.lua|waiting and not has_retries and move_waiting()|waiting and move_waiting()
-deferral not marked in a backlog|move_due.lua|redis.call('HSET', g.attempts, m.id, '0 0 ')|
+due of a retry lost in a backlog|move_due.lua|write_attempts(g.attempts, m.id, attempts, crashes, error, due)|
 release forgotten at ack|ack.lua|release_all(g, keyed, keys)|
 release forgotten at purge|purge.lua|release(g, m)|
 release forgotten when lost|settle.lua|end_copy(g, m, 'lost')\n      release(g, m)|end_copy(g, m, 'lost')
@@ -216,7 +231,7 @@ resharding: a rate not passed on|migrate_out.lua|tats[#tats + 1] = g.name .. ' '
 resharding: streams are not left|migrate_out.lua|left = left + g.stream|
 resharding: a closed shard stores|send.lua|local is_new = conf.closed and not replaced|local is_new = false
 resharding: in flight taken out|bundles.lua|if where == 'unknown' or where == 'in_flight' then|if where == 'unknown' then
-resharding: a waiting head keeps its key|bundles.lua|return m.due, false|return m.due, holds
+resharding: a waiting head keeps its key|bundles.lua|holds and attempts + crashes > 0|holds
 resharding: a begun message loses its key|bundles.lua|if holds and not holder(g, m.key) then|if false then
 resharding: attempts forgotten|bundles.lua|redis.call('HSET', g.attempts, id, attempts)|
 resharding: nobody owes it|bundles.lua|    set_owed(id, kept)|
@@ -225,7 +240,7 @@ resharding: the sums of one side only|bundles.lua|    count('shifted')|
 resharding: counters added twice|merge_counters.lua|if redis.call('HEXISTS', STATS, 'merged_from_' .. from) == 1 then|if false then
 resharding: a rate begins again|migrate_in.lua|redis.call('HSET', STATS, 'tat:' .. name, tat)|
 resharding: other old shards forgotten|mark_retired.lua|behind = math.max(tonumber(behind), tonumber(last or behind))|
-resharding: what was held back loses its due time|move_due.lua|not tried and not (m.has_meta and pick.due == m.due) then|not tried then
+resharding: what was held back loses its due time|bundles.lua|return m.due, holds|return now, holds
 resharding: unread entries stay|migrate_out.lua|if #bundles == 0 and #ARGV < first then|if false then
 resharding: what comes off a stream stays on it|migrate_out.lua|redis.call('XDEL', g.ready, found[1])|
 resharding: a merge key not passed on|migrate_out.lua|bundles[#bundles + 1], bundles[#bundles + 2] = '\1' .. scope, ARGV[i]|

@@ -14,6 +14,7 @@ mod copies;
 mod cut;
 mod declare;
 mod drop_consumer;
+mod due;
 mod enable_garbage_hook;
 mod examine;
 mod expiry;

@@ -181,7 +181,7 @@ impl Metrics {
             delivery_lateness: seconds(
                 lisa,
                 "delivery_lateness",
-                "Time from the due time of a delivery to the start of its handler, in seconds",
+                "Time from the due time of an attempt to the start of its handler, in seconds",
             ),
             handle_duration: seconds(lisa, "handle_duration", "Run time of handlers in seconds"),
             suspects: gauges(

@@ -191,7 +191,7 @@ async fn a_suspect_that_waits_is_in_retry_and_holds_neither_permit_nor_entry() {
     eventually(SOON, waits).await;
     let counts = relay.hash("attempts:default").await;
     assert!(
-        counts.values().all(|counts| counts.starts_with("0 2 ")),
+        counts.values().all(|counts| is_twice_crashed(counts)),
         "a hand-back keeps the crashes: {counts:?}"
     );
     desk.let_go(2);
@@ -252,6 +252,11 @@ async fn the_mark_goes_at_the_end_of_the_turn_while_the_handler_runs_on() {
     relay.assert_drained().await;
 }
 
+/// Returns true for the attempts of a message with two crashes and no attempt. Beside a pause, a due time follows.
+fn is_twice_crashed(attempts: &str) -> bool {
+    attempts.starts_with("0 2 ") || attempts.starts_with("0 2@")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspect_that_is_handed_back_at_a_shutdown_is_as_suspect_as_before() {
     let relay = relay("suspect-stops").await;
@@ -267,7 +272,7 @@ async fn a_suspect_that_is_handed_back_at_a_shutdown_is_as_suspect_as_before() {
     let counts = relay.hash("attempts:default").await;
     assert_eq!(counts.len(), 2);
     assert!(
-        counts.values().all(|counts| counts.starts_with("0 2 ")),
+        counts.values().all(|counts| is_twice_crashed(counts)),
         "{counts:?}"
     );
     relay.assert_conserved().await;

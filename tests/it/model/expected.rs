@@ -89,7 +89,8 @@ impl Reference {
         }
         let attempts = group.tries.iter().map(|(id, tries)| {
             let (attempts, crashes, error) = (tries.attempts, tries.crashes, &tries.error);
-            (text(id), text(format!("{attempts} {crashes} {error}")))
+            let due = tries.due.map(|due| format!("@{due}")).unwrap_or_default();
+            (text(id), text(format!("{attempts} {crashes}{due} {error}")))
         });
         let holders = group.holders.iter();
         let holders = holders.map(|(key, id)| (text(key), text(id)));
@@ -403,6 +404,7 @@ fn entry(delivery: &Delivery) -> (String, BTreeMap<Text, Text>) {
         fields.insert(text("c"), text(delivery.crashes));
     }
     fields.extend(delivery.expires.map(|expires| (text("x"), text(expires))));
+    fields.extend((delivery.released).map(|released| (text("r"), text(released))));
     let entry = delivery.entry.map(|entry| entry.to_string());
     (entry.unwrap_or_default(), fields)
 }

@@ -147,6 +147,8 @@ pub(super) struct Delivery {
     pub(super) due: u64,
     pub(super) crashes: u32,
     pub(super) expires: Option<u64>,
+    /// The time at which the group's rate let it go, if it was due before.
+    pub(super) released: Option<u64>,
     pub(super) entry: Option<EntryId>,
     pub(super) holder: Holder,
 }
@@ -160,12 +162,21 @@ pub(super) struct InGarbage {
     pub(super) error: String,
 }
 
-/// Attempts made, crashes since the last attempt that ended by itself, and the last error.
+/// Attempts made, crashes since the last attempt that ended by itself, the last error, and the due time of the next attempt
+/// if neither the message's due time nor the time in `retry` says it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tries {
     pub(super) attempts: u32,
     pub(super) crashes: u32,
     pub(super) error: String,
+    pub(super) due: Option<u64>,
+}
+
+impl Tries {
+    /// Returns whether nothing of it needs to be kept.
+    pub(super) fn is_empty(&self) -> bool {
+        self.attempts == 0 && self.crashes == 0 && self.due.is_none()
+    }
 }
 
 /// One group.

@@ -78,6 +78,14 @@ async fn a_frozen_consumer_settles_nothing_of_what_another_one_holds_by_then() {
     let mut third = here.consumer(STDOUT).await;
     let lines = lines(&mut third, HELD, SOON).await;
     assert_eq!(super::by_id(&lines).len(), HELD);
+    // Nothing was charged, so each is still due when its message was.
+    for request in slow.requests().iter().take(HELD) {
+        let (id, due) = (request.header("webhook-id"), request.header("lisa-due-at"));
+        let line = lines.iter().find(|line| line.id == id);
+        let line = line.expect("a line of each");
+        assert_eq!((line.attempt, line.due_at.as_str()), (1, due));
+        assert!(line.lateness_ms > 1000, "{line:?}");
+    }
     here.drained().await;
     here.conserved().await;
 }

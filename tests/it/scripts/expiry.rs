@@ -234,7 +234,7 @@ async fn what_has_not_lapsed_by_the_clock_of_redis_comes_again() {
     stage.step(8);
     let settled = stage.end("a", &read, Verdict::Expired).await;
     assert_eq!(settled, Settled::Deferred { at: at(8) });
-    assert_eq!(stage.states().await, ["retry:a m@8"]);
+    assert_eq!(stage.states().await, ["retry:a m@0"]);
     stage.assert_whole().await;
 }
 

@@ -178,6 +178,7 @@ async fn a_topic_that_is_full_for_no_reason_does_as_a_plain_one() {
     twins
         .both(async |s| s.run("a", "m4", Verdict::Lost).await)
         .await;
+    twins.both(async |s| s.moved().await.0).await;
     twins
         .both(async |s| s.run("a", "m2", retry(ms(30))).await)
         .await;

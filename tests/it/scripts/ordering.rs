@@ -254,7 +254,7 @@ async fn a_requeued_message_takes_its_old_place_behind_the_one_that_runs() {
     );
     stage.step(10);
     stage.run("a", "m2", Verdict::Ack).await;
-    let entry = "ready:a m1#1@17".to_owned();
+    let entry = "ready:a m1#1@7".to_owned();
     assert!(stage.states().await.contains(&entry));
     assert_eq!(stage.drain("a").await, ["m1", "m3"]);
     stage.assert_nothing_is_left().await;
@@ -277,7 +277,7 @@ async fn messages_of_a_key_that_are_requeued_together_come_by_their_due_times() 
     stage.moved().await;
     let places = stage.states().await;
     assert!(
-        places.contains(&"ready:a sooner#1@25".to_owned()),
+        places.contains(&"ready:a sooner#1@20".to_owned()),
         "{places:?}"
     );
     assert_eq!(stage.drain("a").await, ["sooner", "later"]);

@@ -102,7 +102,7 @@ fields! {
         /// the rate, at least 1.
         [serde(default)]
         burst: Option<u32> = None, in 1..=1_000_000;
-        /// The maximum lateness of the start of an attempt.
+        /// The maximum lateness of the start of an attempt, from its due time.
         [serde(default, with = "optional_duration_text")]
         [cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
         max_lateness: Option<Duration> = None, in MILLISECOND..=LONGEST_DELAY;

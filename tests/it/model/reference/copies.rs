@@ -81,18 +81,18 @@ impl Reference {
         self.groups[g].states.insert(id.clone(), CopyState::Backlog);
     }
 
-    /// Puts a copy on the stream, unless it has lapsed. `due` is the time of a retry that goes straight out.
+    /// Puts a copy on the stream, unless it has lapsed. `due` is the time of a retry that goes straight out. An attempt keeps
+    /// its due time, however often and however late it is delivered.
     fn emit(&mut self, g: usize, id: &MessageId, due: Option<u64>) -> bool {
         let now = self.call.now;
         self.call.budget -= 1;
         let tries = self.groups[g].tries.get(id).cloned();
         let message = self.message(id);
-        let first = message.meta.is_some() && tries.is_none();
-        let due = due.unwrap_or(if first { message.due } else { now });
+        let tries = tries.unwrap_or_default();
+        let due = tries.due.or(due).unwrap_or(message.due);
         let too_late = self.rules.max_lateness.map(|most| due + most);
         let by_ttl = message.lapse_in(&self.groups[g].name);
         let lapses = too_late.into_iter().chain([by_ttl]).min().unwrap_or(by_ttl);
-        let tries = tries.unwrap_or_default();
         if lapses <= now {
             let why = if by_ttl <= now {
                 Lapse::Ttl
@@ -111,6 +111,7 @@ impl Reference {
             due,
             crashes: tries.crashes,
             expires: (lapses < u64::MAX).then_some(lapses),
+            released: (self.rules.interval.is_some() && due < now).then_some(now),
             entry: None,
             holder: Holder::Ready,
         });
@@ -152,10 +153,10 @@ impl Reference {
     }
 
     /// Refunds to the group's rate a delivery that no handler used, except the part that has become free by itself
-    /// since the message was due.
-    pub(super) fn refund(&mut self, g: usize, due: u64) {
+    /// since the rate let it go.
+    pub(super) fn refund(&mut self, g: usize, released: u64) {
         let Tokens { interval, tat, .. } = Tokens::of(self, g);
-        let (now, since) = (self.call.now as f64, self.call.now as f64 - due as f64);
+        let (now, since) = (self.call.now as f64, self.call.now as f64 - released as f64);
         let rest = interval.map(|interval| interval - since);
         if let Some(rest) = rest.filter(|rest| tat > now && *rest > 0.0) {
             self.groups[g].tat = Some(kept((tat - rest).max(now)));

@@ -120,26 +120,24 @@ impl Reference {
         }
     }
 
-    /// Moves on a copy whose next attempt is due. One that does not go straight out is marked, unless the attempt is
-    /// due with the message: when it goes, its attempt is due then.
+    /// Moves on a copy that comes again at `time`. If it does not go straight out, a due time that its message does not have
+    /// is kept.
     fn again(&mut self, g: usize, id: &MessageId, time: u64) {
+        let tries = self.groups[g].tries.get(id);
+        let due = tries.and_then(|tries| tries.due).unwrap_or(time);
         let message = self.message_mut(id);
         if message.meta.is_none() {
-            message.due = time;
+            message.due = due;
         }
-        let is_keyed = !self.message(id).key().is_empty();
-        let tries = self.groups[g].tries.get(id);
-        let is_marked = tries.is_some_and(|tries| tries.attempts == 0 && tries.crashes == 0);
-        let requeued = is_keyed && is_marked && time <= self.message(id).due;
-        let is_own = self.message(id).meta.is_some() && time == self.message(id).due;
-        self.offer(g, id, Some(time).filter(|_| !requeued));
+        let is_own = due == message.due;
+        self.offer(g, id, Some(due));
         let group = &mut self.groups[g];
         let is_held = matches!(
             group.states.get(id),
             Some(CopyState::Backlog | CopyState::Parked)
         );
         if is_held && !is_own {
-            group.tries.entry(id.clone()).or_default();
+            group.tries.entry(id.clone()).or_default().due = Some(due);
         }
     }
 
@@ -151,9 +149,10 @@ impl Reference {
         group.stream.push(Delivery {
             id: id.clone(),
             attempt: tries.attempts + 1,
-            due,
+            due: tries.due.unwrap_or(due),
             crashes: tries.crashes,
             expires: None,
+            released: None,
             entry: None,
             holder: Holder::Ready,
         });

@@ -112,7 +112,7 @@ impl Reference {
             Verdict::Retry { when, error } => (*when, Some(record("failed", error)), 0),
             Verdict::Defer { when } => (*when, None, 0),
             Verdict::HandBack { when } => {
-                self.refund(g, delivery.due);
+                self.refund(g, delivery.released.unwrap_or(delivery.due));
                 (*when, None, tries.crashes)
             }
             Verdict::Expired if over || self.rules.max_lateness.is_some() => {
@@ -126,9 +126,16 @@ impl Reference {
             attempts: attempts + u32::from(counted.is_some()),
             crashes,
             error: counted.clone().unwrap_or(tries.error),
+            due: None,
         };
         let at = when.due(UnixMs::new(now)).get();
-        if let Some(lapsed) = self.come_again(g, id, at, tries) {
+        // A retry and a deferral have a due time of their own. Otherwise the same attempt comes again.
+        let is_new = matches!(
+            settlement.verdict,
+            Verdict::Retry { .. } | Verdict::Defer { .. }
+        );
+        let due = (!is_new).then_some(delivery.due);
+        if let Some(lapsed) = self.come_again(g, id, at, due, tries) {
             return lapsed;
         }
         let at = UnixMs::new(at);
@@ -159,8 +166,16 @@ impl Reference {
         self.failures.push(fields.into());
     }
 
-    /// Lets a copy come again, its key kept, unless it would have lapsed by then: then returns how that ended.
-    fn come_again(&mut self, g: usize, id: &MessageId, at: u64, tries: Tries) -> Option<Settled> {
+    /// Lets a copy come again, its key kept, unless it would have lapsed by then: then returns how that ended. `due` is the
+    /// due time of its attempt, if that remains.
+    fn come_again(
+        &mut self,
+        g: usize,
+        id: &MessageId,
+        at: u64,
+        due: Option<u64>,
+        mut tries: Tries,
+    ) -> Option<Settled> {
         let lapse = self.lapse_of(g, id);
         if at >= lapse {
             let why = if lapse <= self.call.now {
@@ -171,12 +186,17 @@ impl Reference {
             let dropped = self.lapse(g, id, tries.attempts, why, &tries.error);
             return Some(lapsed(dropped));
         }
+        // What comes again at once takes its old place by its due time. Otherwise the due time is kept beside the pause.
+        let now = self.call.now;
+        let due = due.map(|due| due.min(now));
+        tries.due = due.filter(|_| at > now);
+        let time = due.filter(|_| at <= now).unwrap_or(at);
         let group = &mut self.groups[g];
         group.tries.remove(id);
-        if tries.attempts > 0 || tries.crashes > 0 {
+        if !tries.is_empty() {
             group.tries.insert(id.clone(), tries);
         }
-        group.states.insert(id.clone(), CopyState::Retry(at));
+        group.states.insert(id.clone(), CopyState::Retry(time));
         self.look_at(at);
         None
     }
@@ -256,7 +276,8 @@ impl Reference {
             let again = Settled::Retry {
                 at: UnixMs::new(at),
             };
-            self.come_again(g, id, at, tries).unwrap_or(again)
+            let due = (!is_charged).then_some(delivery.due);
+            self.come_again(g, id, at, due, tries).unwrap_or(again)
         };
         self.fail(g, id, attempt, line, settled);
         settled

@@ -1,7 +1,7 @@
 //! The verbs of users and operators, and the manager's cleaning.
 
 use super::copies::Where;
-use super::{CopyState, Holder, Reference, Rules, encoded};
+use super::{CopyState, Holder, Reference, Rules, Tries, encoded};
 use lisa_core::broker::{Membership, Removed, Retired, Retirement};
 use lisa_core::message::MessageId;
 use lisa_core::state::{CancelOutcome, End, RescheduleOutcome};
@@ -115,9 +115,12 @@ impl Reference {
             meta.due = due;
         }
         for g in groups {
-            self.groups[*g]
-                .states
-                .insert(id.clone(), CopyState::Retry(due));
+            let group = &mut self.groups[*g];
+            if let Some(tries) = group.tries.get_mut(id) {
+                tries.due = None;
+            }
+            group.tries.retain(|_, tries| !tries.is_empty());
+            group.states.insert(id.clone(), CopyState::Retry(due));
         }
         self.look_at(due);
     }
@@ -153,7 +156,12 @@ impl Reference {
             // Messages of one key come in their old order.
             let time = if is_keyed { due } else { now };
             if is_keyed {
-                self.groups[g].tries.insert(id.clone(), Default::default());
+                let due = Some(now);
+                let tries = Tries {
+                    due,
+                    ..Tries::default()
+                };
+                self.groups[g].tries.insert(id.clone(), tries);
             }
             self.groups[g]
                 .states
@@ -217,13 +225,13 @@ impl Reference {
         let mut unheld = Vec::new();
         self.groups[g].stream.retain(|delivery| {
             if delivery.holder == Holder::Unheld {
-                unheld.push(delivery.id.clone());
+                unheld.push((delivery.id.clone(), delivery.due.min(now)));
             }
             delivery.holder != Holder::Unheld
         });
-        for id in unheld {
+        for (id, due) in unheld {
             if self.message(&id).record.is_some() {
-                self.groups[g].states.insert(id, CopyState::Retry(now));
+                self.groups[g].states.insert(id, CopyState::Retry(due));
                 self.count_in(g, "recovered", 1);
                 self.look_at(now);
             } else {

@@ -26,9 +26,9 @@ for i = first, #ARGV, 2 do
         write_meta(m)
       end
       if m.key ~= '' then
-        -- Messages of one key return to their old order, however many are requeued together. The mark says that the
-        -- score is not the time at which they are due again.
-        redis.call('HSET', g.attempts, id, '0 0 ')
+        -- Messages of one key return to their old order, however many are requeued together. So the score is not the time
+        -- at which they are due again.
+        write_attempts(g.attempts, id, 0, 0, '', now)
       end
       redis.call('ZADD', g.retry, m.key ~= '' and m.due or now, member(m))
       look_at(now)

@@ -43,6 +43,10 @@ else
       write_meta(m)
     end
     for _, at in ipairs(states) do
+      if at.g.tried > 0 then
+        local attempts, crashes, error = read_attempts(redis.call('HGET', at.g.attempts, id))
+        write_attempts(at.g.attempts, id, attempts, crashes, error)
+      end
       redis.call('ZADD', at.g.retry, due, member(m))
     end
     look_at(due)

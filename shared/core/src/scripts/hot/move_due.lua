@@ -220,20 +220,19 @@ local function move_each()
   prefetch(ids)
   for _, pick in ipairs(picks) do
     local m, g = message(pick.id), pick.g
+    local attempts, crashes, error, own_due = read_attempts(g and g.tried > 0 and redis.call('HGET', g.attempts, m.id))
+    local due = own_due or pick.due
     if not m.has_meta then
-      m.due = pick.due
+      m.due = due
     end
     if g then
-      local tried = g.tried > 0 and redis.call('HGET', g.attempts, m.id)
-      -- The score of a requeued message is its position within its key; its attempt is due now.
-      local requeued = m.key ~= '' and tried == '0 0 ' and pick.due <= m.due
       local waits = is_gated(g) or budget <= 0 or m.key ~= '' and (holder(g, m.key) or m.id) ~= m.id
-      if waits and not tried and not (m.has_meta and pick.due == m.due) then
-        -- Marks an attempt whose time is not the message's due time.
+      if waits and not own_due and due ~= m.due then
+        -- A backlog and parked messages are in the order of the messages' due times, so this one must be kept.
         g.tried = g.tried + 1
-        redis.call('HSET', g.attempts, m.id, '0 0 ')
+        write_attempts(g.attempts, m.id, attempts, crashes, error, due)
       end
-      offer(g, m, not requeued and pick.due or nil)
+      offer(g, m, due)
     else
       count('moved')
       if #active > 1 then

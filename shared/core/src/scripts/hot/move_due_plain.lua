@@ -74,8 +74,9 @@ while moved < batch and (waiting[w] or retry[r]) do
     redis.call('XADD', READY, '*', 'i', waiting[w], 'd', waiting[w + 1])
     w = w + 2
   else
-    local done, crashes = read_attempts(attempts[(r + 1) / 2])
-    redis.call('XADD', READY, '*', write_fields(retry[r], retry[r + 1], done, crashes, math.huge))
+    local done, crashes, _, own_due = read_attempts(attempts[(r + 1) / 2])
+    local due = own_due and whole(own_due) or retry[r + 1]
+    redis.call('XADD', READY, '*', write_fields(retry[r], due, done, crashes, math.huge))
     r = r + 2
   end
   moved = moved + 1

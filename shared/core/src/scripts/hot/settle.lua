@@ -16,22 +16,21 @@ local function answer(outcome, time)
   reply[#reply + 1] = outcome
   reply[#reply + 1] = time
 end
--- Schedules the next attempt, unless the message will have lapsed by then.
-local function again(m, time, outcome, attempts, crashes, error)
+-- Schedules the next delivery, unless the message will have lapsed by then. `due` is the due time of its attempt, if that
+-- remains the same attempt.
+local function again(m, time, due, outcome, attempts, crashes, error)
   if time >= lapse_in(g, m) then
     answer(lapse_before(g, m, attempts, error), now)
     return
   end
-  write_attempts(g.attempts, m.id, attempts, crashes, error)
-  redis.call('ZADD', g.retry, time, member(m))
-  look_at(time)
+  come_again(g, m, time, due, attempts, crashes, error)
   count((outcome == 'retry' and 'retried:' or 'deferred:') .. g.name)
   answer(outcome, time)
 end
 -- Returns the slot of a handed-back delivery to the group's rate, even if its handler was stopped midway: the message uses
--- a slot again when it is next delivered. The part of the slot that became free since it was due is not returned twice.
-local function refund(due)
-  local tat, rest = used_up_to(g), interval - (now - due)
+-- a slot again when it is next delivered. The part of the slot that became free since its release is not returned twice.
+local function refund(released)
+  local tat, rest = used_up_to(g), interval - (now - released)
   if tat > now and rest > 0 then
     redis.call('HSET', STATS, 'tat:' .. g.name, string.format('%.3f', math.max(now, tat - rest)))
   end
@@ -45,7 +44,8 @@ for i = first, #ARGV, 6 do
   if redis.call('XACK', g.ready, g.name, entry) == 0 then
     answer('stale', now)
   else
-    local fields = interval and kind == 'hand_back' and read_entry(g.ready, entry)
+    local fields = not failed and kind ~= 'defer' and read_entry(g.ready, entry)
+    local due = fields and tonumber(fields.d)
     redis.call('XDEL', g.ready, entry)
     g.stream = g.stream - 1
     local m = message(id)
@@ -66,17 +66,17 @@ for i = first, #ARGV, 6 do
       answer(lapse_now(g, m, attempts, last_error), now)
     elseif kind == 'retry' then
       -- The handler ended, so the crashes that made the message suspect are forgotten.
-      again(m, due_at(when, now), 'retry', attempts + 1, 0, error)
+      again(m, due_at(when, now), nil, 'retry', attempts + 1, 0, error)
     elseif kind == 'defer' then
-      again(m, due_at(when, now), 'deferred', attempts, 0, last_error)
+      again(m, due_at(when, now), nil, 'deferred', attempts, 0, last_error)
     elseif kind == 'hand_back' then
-      if fields then
-        refund(tonumber(fields.d) or 0)
+      if interval and due then
+        refund(tonumber(fields.r) or due)
       end
-      again(m, due_at(when, now), 'deferred', attempts, crashes, last_error)
+      again(m, due_at(when, now), due, 'deferred', attempts, crashes, last_error)
     else
       -- Reported lost but its payload exists, or reported expired too early: the message comes again immediately.
-      again(m, now, 'deferred', attempts, crashes, last_error)
+      again(m, now, due, 'deferred', attempts, crashes, last_error)
     end
     local outcome, time = reply[#reply - 1], reply[#reply]
     if failed and outcome ~= 'lost' then

@@ -35,6 +35,16 @@ local function note_failure(g, id, attempt, error, outcome, time)
     'r', string.match(error, '%z([^%z]+)'), 'o', outcome, 't', whole(time))
 end
 
+-- Puts a copy into retry. `due` is the due time of its attempt if that is delivered again uncounted: one that comes at once
+-- takes its old place by its due time. Without `due`, the next attempt is due at `time`.
+local function come_again(g, m, time, due, attempts, crashes, error)
+  due = due and math.min(due, now)
+  local is_pause = time > now
+  write_attempts(g.attempts, m.id, attempts, crashes, error, is_pause and due or nil)
+  redis.call('ZADD', g.retry, not is_pause and due or time, member(m))
+  look_at(time)
+end
+
 -- Returns the consumer that holds an entry, or '' if none does.
 local function consumer_of(g, entry)
   local pending = redis.call('XPENDING', g.ready, g.name, entry, entry, 1)[1]

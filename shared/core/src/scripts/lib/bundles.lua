@@ -10,18 +10,14 @@ for _, g in ipairs(groups) do
 end
 
 -- Returns when a copy is due in `retry`, where it goes from any state but garbage, and whether it keeps its ordering key.
--- A copy that no handler has had keeps its position within its key: other messages of the key may have left before it.
+-- A copy that no handler has had keeps only its position within its key: other messages of the key may have left before it.
 local function retry_of(at, m, value)
   local holds = m.key ~= '' and holder(at.g, m.key) == m.id
   if at.zset == 'retry' then
     return tonumber(redis.call('ZSCORE', at.g.retry, at.member)), holds
   end
   local attempts, crashes = read_attempts(value)
-  local is_new = attempts + crashes == 0
-  if at.zset == 'parked' or is_new and (m.key ~= '' or value == '') then
-    return m.due, false
-  end
-  return now, holds
+  return m.due, holds and attempts + crashes > 0
 end
 
 -- Ends the copies of a message whose payload is gone, because they would hold up the other shards.

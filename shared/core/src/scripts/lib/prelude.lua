@@ -41,16 +41,17 @@ local function wake(channel, stats, alarm, due)
 end
 
 -- Parses an `attempts` value: attempts made, crashes since the last handler ended, the last error with the last attempts
--- behind it (see `attempts.lua`). Without one: 0, 0, ''.
+-- behind it (see `attempts.lua`), and the due time of the next attempt, or nil if the zset that has the copy says it.
+-- Without one: 0, 0, ''.
 local function read_attempts(value)
-  local attempts, crashes, error = string.match(value or '', '^(%d+) (%d+) (.*)$')
-  return tonumber(attempts) or 0, tonumber(crashes) or 0, error or ''
+  local attempts, crashes, due, error = string.match(value or '', '^(%d+) (%d+)@?(%d*) (.*)$')
+  return tonumber(attempts) or 0, tonumber(crashes) or 0, error or '', tonumber(due)
 end
 
--- Stores what read_attempts reads, or deletes it if there were neither attempts nor crashes.
-local function write_attempts(hash, id, attempts, crashes, error)
-  if attempts > 0 or crashes > 0 then
-    redis.call('HSET', hash, id, attempts .. ' ' .. crashes .. ' ' .. error)
+-- Stores what read_attempts reads, or deletes it if there is nothing to store.
+local function write_attempts(hash, id, attempts, crashes, error, due)
+  if attempts > 0 or crashes > 0 or due then
+    redis.call('HSET', hash, id, attempts .. ' ' .. crashes .. (due and '@' .. whole(due) or '') .. ' ' .. error)
   else
     redis.call('HDEL', hash, id)
   end
@@ -69,9 +70,9 @@ local function read_entry(stream, entry)
   return fields
 end
 
--- Returns the fields that read_entry reads, for XADD. Omits the attempt number of a first attempt, zero crashes and no
--- expiry.
-local function write_fields(id, due, attempts, crashes, lapses)
+-- Returns the fields that read_entry reads, for XADD. Omits the attempt number of a first attempt, zero crashes, no expiry,
+-- and the time of release without one.
+local function write_fields(id, due, attempts, crashes, lapses, released)
   local fields = {'i', id, 'd', due}
   local function add(name, value)
     fields[#fields + 1], fields[#fields + 2] = name, value
@@ -84,6 +85,9 @@ local function write_fields(id, due, attempts, crashes, lapses)
   end
   if lapses < math.huge then
     add('x', whole(lapses))
+  end
+  if released then
+    add('r', released)
   end
   return unpack(fields)
 end

@@ -135,14 +135,20 @@ local function lapse_now(g, m, attempts, error)
   return lapse(g, m, attempts, is_expired and 'on_expired' or 'on_late', is_expired and EXPIRED or LATE, error)
 end
 
+-- Returns the time to note on an entry of a message that a rate has let go: a hand-back returns its slot.
+local function released_at(due)
+  return interval and due < now and due_text(now)
+end
+
 -- Puts a copy on its group's stream, or ends it if it has lapsed. Returns true if it is on the stream. Only `emit_all` and
--- `move_due` also call XADD, for copies that have neither lapsed nor been tried.
+-- `move_due` also call XADD, for copies that have neither lapsed nor been tried. An attempt keeps its due time, however often
+-- and however late it is delivered.
 local budget = 20
 local function emit(g, m, due)
   budget = budget - 1
   local value = g.tried > 0 and redis.call('HGET', g.attempts, m.id)
-  local attempts, crashes, error = read_attempts(value)
-  due = due or (m.has_meta and not value and m.due or now)
+  local attempts, crashes, error, own_due = read_attempts(value)
+  due = own_due or due or (m.has_meta and m.due or now)
   local lapses = lapse_in(g, m)
   if max_lateness then
     lapses = math.min(lapses, due + max_lateness)
@@ -153,10 +159,11 @@ local function emit(g, m, due)
   end
   unmerge(m)
   g.stream = g.stream + 1
-  if attempts == 0 and crashes == 0 and lapses == math.huge then
+  local released = released_at(due)
+  if attempts == 0 and crashes == 0 and lapses == math.huge and not released then
     redis.call('XADD', g.ready, '*', 'i', m.id, 'd', due_text(due))
   else
-    redis.call('XADD', g.ready, '*', write_fields(m.id, whole(due), attempts, crashes, lapses))
+    redis.call('XADD', g.ready, '*', write_fields(m.id, whole(due), attempts, crashes, lapses, released))
   end
   return true
 end
@@ -195,7 +202,10 @@ local function emit_all(g, ids, keys)
         sent = sent + 1
       end
     else
-      if lapses then
+      local released = released_at(due)
+      if released then
+        redis.call('XADD', g.ready, '*', write_fields(id, due_text(due), 0, 0, lapses or math.huge, released))
+      elseif lapses then
         redis.call('XADD', g.ready, '*', 'i', id, 'd', due_text(due), 'x', whole(lapses))
       else
         redis.call('XADD', g.ready, '*', 'i', id, 'd', due_text(due))

@@ -12,7 +12,7 @@
 -- Safe to repeat.
 --
 -- An entry that was delivered but is not pending lost its consumer by force (XGROUP DELCONSUMER, an interrupted script). No
--- consumer would ever see it again, so its message goes to retry. An entry without a stored message is counted as lost.
+-- consumer would ever see it again, so its message goes to retry, due as it was. An entry without a stored message is counted as lost.
 local g, after, batch = groups[tonumber(ARGV[3])], ARGV[4], tonumber(ARGV[5])
 
 read_all_sizes()
@@ -25,11 +25,12 @@ if delivered then
   local entries = redis.call('XRANGE', g.ready, from, delivered, 'COUNT', batch)
   for _, entry in ipairs(entries) do
     if #redis.call('XPENDING', g.ready, g.name, entry[1], entry[1], 1) == 0 then
-      local id = read_entry(g.ready, entry[1]).i
+      local fields = read_entry(g.ready, entry[1])
+      local id = fields.i
       redis.call('XDEL', g.ready, entry[1])
       g.stream = g.stream - 1
       if id and redis.call('HEXISTS', PAYLOAD, id) == 1 then
-        redis.call('ZADD', g.retry, now, member(message(id)))
+        redis.call('ZADD', g.retry, math.min(tonumber(fields.d) or now, now), member(message(id)))
         count('recovered:' .. g.name)
         recovered = recovered + 1
         look_at(now)

@@ -11,7 +11,7 @@
 -- Safe to repeat: a reclaimed entry is 'kept' the second time, because it is no longer pending. One that is 'held' is not
 -- idle any more until its lease is over, or for a lease of the topic.
 --
--- Each message that a dead process held gets one more crash and comes again immediately. Only a marked one (delivery count
+-- Each message that a dead process held gets one more crash and comes again immediately, due as it was. Only a marked one (delivery count
 -- above 1) is charged an attempt, and then waits as its retry policy says. A delivery count above 2 is the end of the lease
 -- of a delivery that a gateway settles, in ms: it is charged when that time has come, and no process has crashed.
 local g, lease, first = read_sizes(groups[tonumber(ARGV[3])]), tonumber(ARGV[4]), 5
@@ -62,9 +62,8 @@ for i = first, #ARGV, 3 do
       elseif time >= lapse_in(g, m) then
         answer(lapse_before(g, m, attempts, error), now)
       else
-        write_attempts(g.attempts, id, attempts, is_pulled and crashes or crashes + 1, error)
-        redis.call('ZADD', g.retry, time, member(m))
-        look_at(time)
+        local due = not is_marked and tonumber(fields.d) or nil
+        come_again(g, m, time, due, attempts, is_pulled and crashes or crashes + 1, error)
         answer('retry', time)
       end
       note_failure(g, id, attempt, error, reply[#reply - 1], reply[#reply])
