@@ -40,6 +40,22 @@ impl TimeZone {
             .take_while(|at| *at <= until)
             .find(|at| self.offset(*at) != offset)
     }
+
+    /// Returns the end of the times that clocks show for the second time, if an instant is among them.
+    fn end_of_repeat(&self, at: UnixMs) -> Option<UnixMs> {
+        // No clock goes back by more.
+        const LONGEST: u64 = 24 * 3_600_000;
+        let next = UnixMs::new(at.get().saturating_add(1));
+        let changes = self.0.preceding(Timestamp::from(next));
+        changes
+            .map(|change| UnixMs::from(change.timestamp()))
+            .take_while(|change| change.get().saturating_add(LONGEST) > at.get())
+            .map(|change| {
+                let back = self.offset(just_before(change)) - self.offset(change);
+                UnixMs::new(change.get().saturating_add_signed(back))
+            })
+            .find(|end| at < *end)
+    }
 }
 
 impl FromStr for TimeZone {
@@ -61,11 +77,17 @@ impl Cron {
     ///
     /// An expression with a fixed hour, minute and second fires once a day even when clocks change. If its time is skipped,
     /// it fires at the end of the gap; if its time occurs twice, it fires the first time. Any other expression fires
-    /// whenever clocks show its time.
+    /// whenever clocks show its time. Both hold for any `after`, also among times that occur twice.
     pub fn next(&self, zone: &TimeZone, after: UnixMs) -> Option<UnixMs> {
         let cron = parser().parse(self.as_str()).ok()?;
         let once_a_day = cron.determine_job_type() == JobType::FixedTime;
-        let (mut from, mut offset) = (after, zone.offset(after));
+        // Where times occur twice, such an expression has fired before they are repeated.
+        let begin = |at| {
+            let end = once_a_day.then(|| zone.end_of_repeat(at)).flatten();
+            end.map(just_before)
+        };
+        let mut from = begin(after).unwrap_or(after);
+        let mut offset = zone.offset(from);
         loop {
             let next = next_at(&cron, from, offset)?;
             let Some(change) = zone.change(offset, from, next) else {
@@ -76,9 +98,8 @@ impl Cron {
             if once_a_day && now > offset && next < shift {
                 return Some(change);
             }
-            // Continues with the new offset from the change on. Skips repeated times: they occurred before the change.
-            let repeated = once_a_day && now < offset;
-            from = just_before(if repeated { shift } else { change });
+            // Continues with the new offset from the change on.
+            from = begin(change).unwrap_or(just_before(change));
             offset = now;
         }
     }
@@ -117,6 +138,9 @@ fn next_at(cron: &croner::Cron, after: UnixMs, offset: i64) -> Option<UnixMs> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jiff::tz::AmbiguousOffset;
+    use jiff::{ToSpan, civil};
+    use std::collections::{BTreeMap, BTreeSet};
 
     fn zone(name: &str) -> TimeZone {
         name.parse().unwrap()
@@ -195,6 +219,112 @@ mod tests {
         let some = times("0 10,40 2 * * *", &berlin, "2026-10-24T12:00:00Z", 5);
         let expected = ["25T00:10", "25T00:40", "25T01:10", "25T01:40", "26T01:10"];
         assert_eq!(some, expected.map(|time| format!("2026-10-{time}:00")));
+    }
+
+    /// The changes of a zone's clocks in ten years: each instant, and the offset that begins then, in seconds.
+    type Changes = Vec<(i64, i32)>;
+
+    /// Returns the zones of the database whose clocks change in ten years, one of each history.
+    fn zones_that_change() -> BTreeMap<Changes, String> {
+        let (from, to) = (at("2020-01-01T00:00:00Z"), at("2030-01-01T00:00:00Z"));
+        let mut zones = BTreeMap::new();
+        for name in jiff::tz::db().available() {
+            let zone = Zone::get(name.as_str()).unwrap();
+            let changes: Changes = (zone.following(Timestamp::from(from)))
+                .take_while(|change| change.timestamp() < Timestamp::from(to))
+                .map(|change| (change.timestamp().as_second(), change.offset().seconds()))
+                .collect();
+            if !changes.is_empty() {
+                zones.entry(changes).or_insert_with(|| name.to_string());
+            }
+        }
+        zones
+    }
+
+    /// Returns when a time of each day comes, by the rule alone: at its first occurrence, or at the end of the gap that skips
+    /// it.
+    fn fires_daily(zone: &Zone, time: civil::Time, around: civil::Date) -> Vec<i64> {
+        let days = (-4..=4).map(|days| around.saturating_add(days.days()));
+        let fires = days.map(|day| {
+            let ambiguous = zone.to_ambiguous_timestamp(day.to_datetime(time));
+            match ambiguous.offset() {
+                AmbiguousOffset::Unambiguous { offset }
+                | AmbiguousOffset::Fold { before: offset, .. } => offset
+                    .to_timestamp(day.to_datetime(time))
+                    .unwrap()
+                    .as_second(),
+                AmbiguousOffset::Gap { after, .. } => {
+                    // With the later offset it comes before the gap, whose end is the next change.
+                    let early = after.to_timestamp(day.to_datetime(time)).unwrap();
+                    let change = zone.following(early).next().unwrap();
+                    change.timestamp().as_second()
+                }
+            }
+        });
+        fires.collect()
+    }
+
+    #[test]
+    fn the_next_time_around_each_change_of_clocks_is_that_of_the_rule() {
+        // Minutes from a change to the time that is asked for, and to the instant from which it is.
+        const AROUND: [i64; 9] = [-90, -60, -30, -1, 0, 1, 30, 60, 90];
+        let zones = zones_that_change();
+        assert!(zones.len() > 30, "{zones:?}");
+        let fractions = [-1, 0, 1];
+        let third: Cron = "0 */20 * * * *".parse().unwrap();
+        for (changes, name) in &zones {
+            let (zone, tz) = (zone(name), Zone::get(name).unwrap());
+            // A debug build is slow: it looks at a few changes of each zone, from a few instants.
+            let step = if cfg!(debug_assertions) { 7 } else { 1 };
+            for (change, _) in changes.iter().step_by(step) {
+                let instant = |minutes: i64| Timestamp::from_second(change + minutes * 60).unwrap();
+                let offsets = [-1, 0].map(|at| tz.to_offset(instant(at)));
+                let afters: Vec<_> = AROUND
+                    .iter()
+                    .flat_map(|minutes| fractions.map(|ms| (change + minutes * 60) * 1000 + ms))
+                    .collect();
+                let shown: BTreeSet<_> = AROUND
+                    .iter()
+                    .flat_map(|minutes| offsets.map(|offset| offset.to_datetime(instant(*minutes))))
+                    .collect();
+                for (number, shown) in shown.into_iter().enumerate() {
+                    let (h, m, s) = (shown.hour(), shown.minute(), shown.second());
+                    let cron: Cron = format!("{s} {m} {h} * * *").parse().unwrap();
+                    let fires = fires_daily(&tz, shown.time(), shown.date());
+                    for after in afters.iter().skip(number % step).step_by(step) {
+                        let expected = fires.iter().filter(|at| **at * 1000 > *after).min();
+                        let next = cron.next(&zone, UnixMs::new(*after as u64)).unwrap();
+                        assert_eq!(
+                            Some(&(next.get() as i64 / 1000)),
+                            expected,
+                            "{name} {cron} {after}"
+                        );
+                    }
+                }
+                for after in afters.iter().step_by(step) {
+                    let mut second = (after.div_euclid(60_000) + 1) * 60;
+                    let minute = |second| {
+                        tz.to_datetime(Timestamp::from_second(second).unwrap())
+                            .minute()
+                    };
+                    while minute(second) % 20 != 0 {
+                        second += 60;
+                    }
+                    let next = third.next(&zone, UnixMs::new(*after as u64)).unwrap();
+                    assert_eq!(next.get() as i64 / 1000, second, "{name} {third} {after}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_repeated_hour_has_no_second_fixed_time_whenever_it_is_asked_for() {
+        let berlin = zone("Europe/Berlin");
+        // Clocks show 2:15 for the second time.
+        let next = times("0 30 2 * * *", &berlin, "2026-10-25T01:15:00Z", 1);
+        assert_eq!(next, ["2026-10-26T01:30:00"]);
+        let next = times("0 0 3 * * *", &berlin, "2026-10-25T01:15:00Z", 1);
+        assert_eq!(next, ["2026-10-25T02:00:00"]);
     }
 
     #[test]
