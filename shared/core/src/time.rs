@@ -164,30 +164,38 @@ impl From<std::time::SystemTime> for When {
     }
 }
 
-/// Parses a duration with units: `250ms`, `30s`, `1h 30m`, `14d`. Rejects a bare number, because its unit is unclear.
+/// The units of a duration, exactly as they are written.
+const UNITS: [&str; 5] = ["ms", "s", "m", "h", "d"];
+
+/// Parses a duration of numbers with units: `250ms`, `30s`, `1h 30m`, `14d`. Rejects a bare number, because its unit is
+/// unclear, and any unit but ms, s, m, h and d: `5M` could be months.
 ///
 /// # Errors
 /// Returns [`InvalidTime::TooLong`] for more than [`LONGEST_DELAY`], and [`InvalidTime::Duration`] for any other text.
 pub fn parse_duration(text: &str) -> Result<Duration, InvalidTime> {
     use humantime::DurationError::NumberOverflow;
+    // humantime accepts more units, and "0" without one.
+    let mut units = text
+        .split(|c: char| c.is_ascii_digit() || c == ' ')
+        .filter(|unit| !unit.is_empty())
+        .peekable();
+    if units.peek().is_none() || !units.all(|unit| UNITS.contains(&unit)) {
+        return Err(InvalidTime::Duration(shorten(text)));
+    }
     match humantime::parse_duration(text.trim()) {
-        // "0" is the only bare number that humantime accepts.
-        Ok(_) if text.trim() == "0" => Err(InvalidTime::Duration(shorten(text))),
         Ok(duration) if duration <= LONGEST_DELAY => Ok(duration),
         Ok(_) | Err(NumberOverflow) => Err(InvalidTime::TooLong(shorten(text))),
         Err(_) => Err(InvalidTime::Duration(shorten(text))),
     }
 }
 
-/// Formats a duration so that [`parse_duration`] can read it: `1h30m`. Days are the largest unit, because a month or year
-/// has no fixed length.
+/// Formats a duration so that [`parse_duration`] can read it: `1h30m`. Rounds down to whole milliseconds. Days are the largest
+/// unit, because a month or year has no fixed length.
 pub fn format_duration(duration: Duration) -> String {
-    if !duration.subsec_nanos().is_multiple_of(1_000_000) || duration.is_zero() {
-        return humantime::format_duration(duration)
-            .to_string()
-            .replace(' ', "");
-    }
     let mut rest = millis(duration);
+    if rest == 0 {
+        return "0s".to_owned();
+    }
     let mut text = String::new();
     for (unit, ms) in [
         ("d", 86_400_000),
@@ -220,7 +228,8 @@ pub fn millis(duration: Duration) -> u64 {
 pub enum InvalidTime {
     /// Not a duration with a unit.
     #[error(
-        "{0:?} is not a duration: write a number with a unit, like 250ms, 30s, 5m, 2h or 14d (at most {longest})",
+        "{0:?} is not a duration: write a number with one of the units ms, s, m, h and d, like 250ms, 30s, 5m, 2h or 14d (at \
+         most {longest})",
         longest = format_duration(LONGEST_DELAY)
     )]
     Duration(String),
@@ -302,18 +311,27 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_is_no_duration() {
-        for text in ["90", "0", "", "-1s", "1e3s", "∞"] {
+    fn a_duration_has_a_number_and_one_of_five_units() {
+        for text in [
+            "90", "0", "", " ", "-1s", "1e3s", "∞", "s", "5M", "10S", "1H", "1D", "250MS", "2w",
+            "1month", "1y", "500us", "5ns", "1.5h", "5min", "10sec", "2hours", "7days", "1h30",
+            "1h\t30m", "５m",
+        ] {
             let invalid = InvalidTime::Duration(text.into());
             assert_eq!(parse_duration(text), Err(invalid), "{text}");
         }
+        let error = parse_duration("5M").unwrap_err().to_string();
+        assert!(
+            error.contains("one of the units ms, s, m, h and d"),
+            "{error}"
+        );
         assert_eq!(parse_duration(" 1h 30m "), Ok(Duration::from_secs(5400)));
         assert_eq!(parse_duration("0s"), Ok(Duration::ZERO));
     }
 
     #[test]
     fn a_duration_that_is_too_long_is_answered_with_the_longest() {
-        for text in ["3654d", "100000d", "1000years", "99999999999999999999d"] {
+        for text in ["3654d", "100000d", "99999999999999999999d"] {
             let error = parse_duration(text).unwrap_err();
             let expected = format!("{text:?} is too long: the longest duration is 3653d");
             assert_eq!(error.to_string(), expected);
@@ -334,8 +352,11 @@ mod tests {
             assert_eq!(format_duration(duration), text);
             assert_eq!(parse_duration(text), Ok(duration));
         }
-        let odd = Duration::from_micros(1_500);
-        assert_eq!(parse_duration(&format_duration(odd)), Ok(odd));
+        let odd = format_duration(Duration::from_micros(1_500));
+        assert_eq!(
+            (&odd[..], parse_duration(&odd)),
+            ("1ms", Ok(Duration::from_millis(1)))
+        );
     }
 
     #[test]
