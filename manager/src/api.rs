@@ -180,11 +180,9 @@ pub(crate) fn problem(error: BrokerError) -> Problem {
     let code = match &error {
         BrokerError::UnknownTopic(_) => ProblemCode::UnknownTopic,
         BrokerError::UnknownGroup { .. } => ProblemCode::NotFound,
-        BrokerError::Reply { what: "cursor", .. } => {
-            return Problem::new(ProblemCode::Invalid, "cursor: not from a previous page").error(
-                "cursor",
-                "not from a previous page; use the value of `next`",
-            );
+        BrokerError::Cursor(wrong) => {
+            let problem = Problem::new(ProblemCode::Invalid, error.to_string());
+            return problem.error("cursor", wrong.to_string());
         }
         BrokerError::Changing(_) | BrokerError::Undeclared(_) | BrokerError::ShardGone { .. } => {
             ProblemCode::Unavailable

@@ -2,12 +2,11 @@
 
 use axum::Json;
 use axum::extract::State as With;
-use lisa_core::message::EntryId;
 use lisa_service::http::Problem;
 use serde::Deserialize;
 
-use super::query::{Fields, limit};
-use super::{Api, invalid, problem};
+use super::query::{Fields, limit, value};
+use super::{Api, problem};
 use crate::operations::audit::{self, AuditPage};
 
 /// Entries per page by default.
@@ -32,15 +31,7 @@ pub(super) async fn list(
     Fields(query): Fields<PageQuery>,
 ) -> Result<Json<AuditPage>, Problem> {
     let limit = limit(query.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
-    let cursor = query.cursor.as_deref().map(str::parse::<EntryId>);
-    let cursor = match cursor.transpose() {
-        // Nothing comes before this one, and Redis refuses such a range.
-        Ok(cursor) if cursor != Some(EntryId::default()) => cursor,
-        _ => {
-            let detail = "not from a previous page; use the value of `next`";
-            return Err(invalid("cursor", &detail));
-        }
-    };
+    let cursor = value("cursor", query.cursor.as_ref())?;
     let page = audit::page(&api.broker, cursor, limit).await;
     page.map(Json).map_err(problem)
 }

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use lisa_core::broker::EntryPosition;
 use lisa_core::broker::TimeRange;
-use lisa_core::message::{EntryId, MessageId, OrderingKey};
+use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::{UnixMs, parse_duration};
 use lisa_core::topic::{Group, Topic};
@@ -407,7 +408,7 @@ pub(crate) struct AuditArgs {
     pub(crate) limit: u16,
     /// Start of the page, as printed at the end of the previous one
     #[arg(long)]
-    pub(crate) cursor: Option<EntryId>,
+    pub(crate) cursor: Option<EntryPosition>,
 }
 
 #[derive(Debug, Args)]

@@ -126,6 +126,9 @@ impl From<AllTopicsError> for CliError {
 
 impl From<BrokerError> for CliError {
     fn from(error: BrokerError) -> Self {
-        Self::Start(error.into())
+        match error {
+            BrokerError::Cursor(_) => Self::Usage(error.to_string()),
+            error => Self::Start(error.into()),
+        }
     }
 }

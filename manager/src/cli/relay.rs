@@ -7,10 +7,10 @@ mod messages;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use lisa_core::broker::EntryPosition;
 use lisa_core::broker::{
     Broker, BrokerError, Checkup, GroupStats, Hint, InvalidCursor, Retirement, TopicStats,
 };
-use lisa_core::message::EntryId;
 use lisa_core::time::millis;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::config::Loaded;
@@ -457,7 +457,7 @@ impl Relay {
     /// Reads a page of the audit log.
     pub(crate) async fn audit(
         &self,
-        cursor: Option<EntryId>,
+        cursor: Option<EntryPosition>,
         limit: usize,
     ) -> Result<AuditPage, CliError> {
         match self {

@@ -1,7 +1,6 @@
 //! The audit log: the words for outcomes, and the list of actions, for HTTP and the command line.
 
-use lisa_core::broker::{Audited, Broker, BrokerError, Checkup, Outcome};
-use lisa_core::message::EntryId;
+use lisa_core::broker::{Audited, Broker, BrokerError, Checkup, EntryPosition, Outcome};
 pub(crate) use lisa_service::audit::Action;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -90,7 +89,7 @@ impl From<Audited> for AuditView {
 /// [`BrokerError`].
 pub(crate) async fn page(
     broker: &Broker,
-    cursor: Option<EntryId>,
+    cursor: Option<EntryPosition>,
     limit: usize,
 ) -> Result<AuditPage, BrokerError> {
     let entries = broker.audit_log(cursor, limit).await?;

@@ -6,6 +6,7 @@
 mod attempts;
 mod audit;
 mod change;
+mod cursor;
 mod deliver;
 mod doctor;
 mod durability;
@@ -47,6 +48,7 @@ use std::time::Duration;
 
 pub use attempts::{FailedAttempt, FailedOutcome};
 pub use audit::{AUDIT_KEPT, AuditEntry, Audited};
+pub use cursor::{After, Cursor, EntryPosition, InvalidCursor};
 pub use deliver::{Read, ReaderId, Settlement, Verdict};
 pub use doctor::{Checkup, Examination, Finding, Hint, NO_MANAGER, Outcome, Signs};
 pub use error::BrokerError;
@@ -58,7 +60,7 @@ pub use groups::Membership;
 pub use groups::garbage_hook::PendingHook;
 pub use history::{LATENESS_MS, LatenessCounts, Resolution, Sample};
 pub use idle::{IdleMark, Recheck};
-pub use key_index::{InvalidCursor, KeyCursor, KeyPage};
+pub use key_index::{KeyCursor, KeyPage};
 pub use list::{ConsumerInfo, GarbageInfo, Listed, Page, TimeRange};
 pub use lookup::{Details, Found, GroupCopy};
 pub use parked_keys::{MAX_PARKED_KEYS, ParkedKeyCursor, ParkedKeyPage};

@@ -328,6 +328,26 @@ async fn a_manager_refuses_what_it_does_not_know() {
             "invalid",
         ),
         (
+            "a cursor behind the last possible entry",
+            get(
+                "/v1/topics/orders/messages?state=ready&cursor=0:18446744073709551615-18446744073709551615",
+            ),
+            422,
+            "invalid",
+        ),
+        (
+            "a cursor behind the last possible offset",
+            get("/v1/topics/orders/messages?state=parked&cursor=0:18446744073709551615"),
+            422,
+            "invalid",
+        ),
+        (
+            "a cursor before the first possible entry",
+            get("/v1/audit?cursor=0-0"),
+            422,
+            "invalid",
+        ),
+        (
             "an unknown job",
             api.request(Method::POST, "/v1/jobs/dance/run"),
             404,

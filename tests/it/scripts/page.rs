@@ -232,19 +232,44 @@ async fn messages_of_each_state_are_listed_with_their_ordering_keys() {
 }
 
 #[tokio::test]
-async fn a_cursor_of_another_list_is_refused() {
+async fn a_cursor_that_no_page_returned_is_refused_and_never_an_error_of_redis() {
     let relay = Relay::start("page").await;
-    for wrong in ["", "0", "0:5", "0:x:a", "x:5:a"] {
-        let listed = relay.broker().list(
-            relay.topic(),
-            relay.group(),
-            State::Waiting,
-            Some(wrong),
-            10,
-        );
-        let error = listed.await.unwrap_err();
-        let is_about_the_cursor = matches!(error, BrokerError::Reply { what: "cursor", .. });
-        assert!(is_about_the_cursor, "{wrong:?}: {error}");
+    let largest = u64::MAX;
+    let positions = [
+        format!("{largest}-{largest}"),
+        format!("{largest}-0"),
+        "0-0".to_owned(),
+        largest.to_string(),
+        i64::MAX.to_string(),
+        format!("{largest}:a"),
+        "x:a".to_owned(),
+        "5".to_owned(),
+        "5-5".to_owned(),
+        "5:a".to_owned(),
+    ];
+    let texts = positions.map(|position| format!("0:{position}"));
+    let texts = texts.iter().map(String::as_str).chain(["", "0", "x:5:a"]);
+    for text in texts {
+        let mut taken = Vec::new();
+        for &state in State::ALL {
+            let (topic, group) = (relay.topic(), relay.group());
+            match relay
+                .broker()
+                .list(topic, group, state, Some(text), 10)
+                .await
+            {
+                Ok(page) => {
+                    assert_eq!(page.items, []);
+                    taken.push(state);
+                }
+                Err(error) => {
+                    let is_about_the_cursor = matches!(error, BrokerError::Cursor(_));
+                    assert!(is_about_the_cursor, "{text:?} {state}: {error}");
+                }
+            }
+        }
+        // Each text is at most the position of a kind of list.
+        assert!(taken.len() <= 3, "{text:?}: {taken:?}");
     }
 }
 

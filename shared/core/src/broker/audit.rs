@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 
 use crate::broker::reply::command;
-use crate::broker::{Broker, BrokerError};
+use crate::broker::{Broker, BrokerError, EntryPosition};
 use crate::message::EntryId;
 use crate::names::MAX_TOPIC;
 use crate::time::{UnixMs, shorten_to};
@@ -88,7 +88,7 @@ impl Broker {
     /// [`BrokerError`].
     pub async fn audit_log(
         &self,
-        before: Option<EntryId>,
+        before: Option<EntryPosition>,
         limit: usize,
     ) -> Result<Vec<Audited>, BrokerError> {
         let end = before.map_or_else(|| "+".to_owned(), |entry| format!("({entry}"));

@@ -1,5 +1,6 @@
 //! The errors of broker calls.
 
+use crate::broker::InvalidCursor;
 use crate::durability::Durability;
 use crate::keys::LAYOUT;
 use crate::redis::{ConnectionError, ConnectionErrorKind};
@@ -114,6 +115,9 @@ pub enum BrokerError {
         /// The refusal by Redis.
         error: Box<ConnectionError>,
     },
+    /// The start of a page is not one that a previous page returned.
+    #[error("cursor: {0}")]
+    Cursor(#[from] InvalidCursor),
     /// Redis sent an unexpected reply.
     #[error("{what}: unexpected reply: {error}")]
     Reply {

@@ -1,16 +1,12 @@
 //! The newest failed attempts of a topic, which `scripts/lib/attempts.lua` appends to a bounded stream of each shard.
 
-use std::fmt;
-use std::str::FromStr;
-
 use redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 use serde::{Serialize, Serializer};
 
 use crate::broker::attempts::{FailedAttempt, as_text};
-use crate::broker::key_index::InvalidCursor;
 use crate::broker::reply::{Fields, command};
 use crate::broker::shards::of_each;
-use crate::broker::{Broker, BrokerError, TopicHandle};
+use crate::broker::{Broker, BrokerError, Cursor, EntryPosition, TopicHandle};
 use crate::message::{EntryId, MessageId};
 use crate::names::words;
 use crate::time::UnixMs;
@@ -102,32 +98,7 @@ impl FromRedisValue for FailureEntry {
 }
 
 /// The position of a failure among those of a topic: by time, then by shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FailureCursor {
-    entry: EntryId,
-    shard: Shard,
-}
-
-impl fmt::Display for FailureCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.shard, self.entry)
-    }
-}
-
-impl FromStr for FailureCursor {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        let (shard, entry) = text.split_once(':').ok_or(InvalidCursor)?;
-        let shard = Shard::new(shard.parse().map_err(|_| InvalidCursor)?);
-        let entry = entry.parse().map_err(|_| InvalidCursor)?;
-        // Nothing comes before it, and Redis refuses such a range.
-        if entry == EntryId::default() {
-            return Err(InvalidCursor);
-        }
-        Ok(Self { entry, shard })
-    }
-}
+pub type FailureCursor = Cursor<EntryPosition>;
 
 /// A choice of failures: those of a group, and those from a time on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -212,7 +183,7 @@ impl Broker {
         if let Some(FailureEntry(entry, _)) = entries.last() {
             read.end = format!("({entry}");
             read.reached = Some(FailureCursor {
-                entry: *entry,
+                position: EntryPosition(*entry),
                 shard,
             });
         }
@@ -221,7 +192,8 @@ impl Broker {
             .filter_map(|FailureEntry(entry, failure)| {
                 let of_group =
                     |failure: &Failure| filter.group.is_none_or(|group| failure.group == *group);
-                Some((FailureCursor { entry, shard }, failure.filter(of_group)?))
+                let position = EntryPosition(entry);
+                Some((FailureCursor { position, shard }, failure.filter(of_group)?))
             });
         let found = found.collect();
         Ok((read, found))
@@ -244,7 +216,7 @@ impl ShardRead {
             || "+".to_owned(),
             |before| {
                 let open = if shard < before.shard { "" } else { "(" };
-                format!("{open}{}", before.entry)
+                format!("{open}{}", before.position)
             },
         );
         Self {
@@ -303,16 +275,5 @@ mod tests {
         assert_eq!(Failure::read(fields(&[("o", "garbage")])), Some(in_garbage));
         assert_eq!(Failure::read(fields(&[("o", "frozen")])), None);
         assert_eq!(Failure::read(Vec::new()), None);
-    }
-
-    #[test]
-    fn a_cursor_is_read_back_and_sorts_by_time_first() {
-        let cursor: FailureCursor = "3:17-2".parse().unwrap();
-        assert_eq!(cursor.to_string(), "3:17-2");
-        assert!(cursor < "0:18-0".parse().unwrap());
-        assert!(cursor < "4:17-2".parse().unwrap());
-        for bad in ["", "3", "3:", ":17-2", "x:17-2", "3:17", "3:0-0"] {
-            assert!(bad.parse::<FailureCursor>().is_err(), "{bad}");
-        }
     }
 }

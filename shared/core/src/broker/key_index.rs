@@ -1,7 +1,5 @@
 //! Lists the messages of an ordering key, on topics that keep an index of their keys.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,7 +7,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::broker::reply::command;
 use crate::broker::scan::ScanBudget;
-use crate::broker::{Broker, BrokerError, CONCURRENT_READS, Found, Listed, Page, TopicHandle};
+use crate::broker::{
+    After, Broker, BrokerError, CONCURRENT_READS, Cursor, Found, Listed, Page, TopicHandle,
+};
 use crate::message::{MessageId, OrderingKey};
 use crate::topic::Shard;
 
@@ -23,37 +23,7 @@ pub struct KeyPage {
 }
 
 /// The start of a page of the messages of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyCursor {
-    shard: Shard,
-    after: Option<MessageId>,
-}
-
-/// A text that is not such a cursor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected the cursor of a previous page")]
-pub struct InvalidCursor;
-
-impl fmt::Display for KeyCursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let after = self.after.as_ref().map_or("", MessageId::as_str);
-        write!(f, "{}:{after}", self.shard)
-    }
-}
-
-impl FromStr for KeyCursor {
-    type Err = InvalidCursor;
-
-    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
-        let (shard, after) = text.split_once(':').ok_or(InvalidCursor)?;
-        let shard = Shard::new(shard.parse().map_err(|_| InvalidCursor)?);
-        let after = match after {
-            "" => None,
-            id => Some(id.parse().map_err(|_| InvalidCursor)?),
-        };
-        Ok(Self { shard, after })
-    }
-}
+pub type KeyCursor = Cursor<After<MessageId>>;
 
 impl Broker {
     /// Lists messages of a key in any state, if they were sent while the topic's `key_index` was set. No message is
@@ -79,13 +49,13 @@ impl Broker {
         let open = handle.shard_of_route(key.route());
         let begin = KeyCursor {
             shard: handle.old_shard_of_route(key.route()).unwrap_or(open),
-            after: None,
+            position: After(None),
         };
         // The shard of a cursor may have been retired since.
         let cursor = cursor.filter(|cursor| handle.keys(cursor.shard).is_ok());
         let KeyCursor {
             shard,
-            after: begun,
+            position: After(begun),
         } = cursor.unwrap_or(begin);
         let index = &handle.keys(shard)?.bykey;
         let (key, after) = (key.as_str(), begun.as_ref().map(MessageId::as_str));
@@ -98,7 +68,7 @@ impl Broker {
         let ids = ids(self.ask(range).await?, key.len() + 1)?;
         let reached = KeyCursor {
             shard,
-            after: ids.last().cloned().or(begun),
+            position: After(ids.last().cloned().or(begun)),
         };
         let next = if ids.len() == limit {
             Some(reached)
@@ -106,7 +76,7 @@ impl Broker {
             self.wait_for_transit(&handle, shard).await?;
             Some(KeyCursor {
                 shard: open,
-                after: None,
+                position: After(None),
             })
         } else if self.has_moved(&handle).await? {
             // Messages of the shard may have migrated to one that was not asked.
@@ -179,20 +149,4 @@ fn ids(members: Vec<Vec<u8>>, skip: usize) -> Result<Vec<MessageId>, BrokerError
         id(member).ok_or_else(|| BrokerError::reply("ZRANGE", "a message of the key", member))
     };
     members.iter().map(read).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cursor_is_read_as_it_is_written() {
-        for text in ["0:", "7:order-7", "65535:a:b"] {
-            let cursor: KeyCursor = text.parse().unwrap();
-            assert_eq!(cursor.to_string(), text);
-        }
-        for bad in ["", "7", ":a", "-1:a", "65536:a", "1:a b"] {
-            assert_eq!(bad.parse::<KeyCursor>(), Err(InvalidCursor), "{bad}");
-        }
-    }
 }

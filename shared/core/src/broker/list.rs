@@ -7,8 +7,11 @@ use std::time::Duration;
 use redis::{FromRedisValue, Value, from_redis_value};
 
 use crate::broker::attempts::error_in;
+use crate::broker::cursor::{Offset, TimedMember};
 use crate::broker::reply::{Pending, Seen, command, decode, id_in, or_empty, utf8};
-use crate::broker::{Broker, BrokerError, Read, TopicHandle};
+use crate::broker::{
+    After, Broker, BrokerError, Cursor, EntryPosition, InvalidCursor, Read, TopicHandle,
+};
 use crate::keys::{GroupKeys, GroupView, Key, KeyScope};
 use crate::message::{EntryId, MessageId, OrderingKey};
 use crate::redis::ConnectionErrorKind;
@@ -114,50 +117,22 @@ impl TimeRange {
     }
 }
 
-/// The start of a page: a shard, and in it an offset into a zset, an entry of a stream, or a time and a member of a zset.
-struct Cursor {
-    shard: Shard,
-    position: String,
-}
-
-impl Cursor {
-    fn parse(text: Option<&str>, first: Shard) -> Option<Self> {
-        let Some(text) = text else {
-            return Some(Self {
-                shard: first,
-                position: String::new(),
-            });
-        };
-        let (shard, position) = text.split_once(':')?;
-        Some(Self {
-            shard: Shard::new(shard.parse().ok()?),
-            position: position.to_owned(),
-        })
+impl Cursor<String> {
+    /// Returns the position in its shard; `None` at the start.
+    fn position<T: FromStr>(&self) -> Result<Option<T>, InvalidCursor> {
+        let After(last) = self.position.parse()?;
+        Ok(last)
     }
 
-    /// Returns the offset or entry; `Some(None)` at the start of a shard, `None` if it is neither.
-    fn position<T: FromStr>(&self) -> Option<Option<T>> {
-        match self.position.as_str() {
-            "" => Some(None),
-            position => position.parse().ok().map(Some),
-        }
-    }
-
-    /// Returns the page that starts here; `None` if the position is not a time and a member.
-    fn by_time(&self, range: TimeRange, limit: usize) -> Option<scripts::Page> {
-        let after = match self.position.as_str() {
-            "" => None,
-            position => {
-                let (time, member) = position.split_once(':')?;
-                Some((UnixMs::new(time.parse().ok()?), member.to_owned()))
-            }
-        };
-        Some(scripts::Page {
+    /// Returns the page of messages in the order of their times that starts here.
+    fn by_time(&self, range: TimeRange, limit: usize) -> Result<scripts::Page, InvalidCursor> {
+        let after = self.position()?;
+        Ok(scripts::Page {
             from: range.from.unwrap_or_default(),
             to: range.to.unwrap_or(NEVER),
             newest_first: range.newest_first,
             limit,
-            after,
+            after: after.map(|TimedMember(time, member)| (time, member)),
         })
     }
 }
@@ -175,7 +150,7 @@ impl Broker {
     /// is empty. Messages that move in the meantime may be missing or listed twice.
     ///
     /// # Errors
-    /// [`BrokerError::Reply`] for a cursor that no page returned; other [`BrokerError`]s.
+    /// [`BrokerError::Cursor`] for a cursor that no page returned; other [`BrokerError`]s.
     pub async fn list<'g>(
         &self,
         topic: &TopicHandle,
@@ -197,7 +172,7 @@ impl Broker {
     /// their ordering keys.
     ///
     /// # Errors
-    /// [`BrokerError::Reply`] for a cursor that no page returned; other [`BrokerError`]s.
+    /// [`BrokerError::Cursor`] for a cursor that no page returned; other [`BrokerError`]s.
     pub async fn list_within<'g>(
         &self,
         topic: &TopicHandle,
@@ -209,15 +184,20 @@ impl Broker {
     ) -> Result<Page, BrokerError> {
         let group = group.into();
         let limit = limit.clamp(1, 1000);
-        let wrong = || BrokerError::reply("cursor", "the cursor of a previous page", &cursor);
-        let mut at = Cursor::parse(cursor, topic.first_shard()).ok_or_else(wrong)?;
+        let mut at = match cursor {
+            Some(cursor) => cursor.parse()?,
+            None => Cursor {
+                position: String::new(),
+                shard: topic.first_shard(),
+            },
+        };
         let mut items = Vec::new();
         // A shard that is gone since the previous page has migrated its messages to later ones.
         let mut shards = self.all_shards_from(topic, at.shard);
         while let Some((topic, shard)) = shards.next().await? {
             if shard != at.shard {
                 let position = String::new();
-                at = Cursor { shard, position };
+                at = Cursor { position, shard };
             }
             let keys = topic.keys(shard)?;
             let of_group = group.map(|group| topic.group_keys(shard, group));
@@ -226,18 +206,18 @@ impl Broker {
             let left = limit - listed;
             let position = match (state, of_group) {
                 (State::Waiting, _) => {
-                    let page = at.by_time(range, left).ok_or_else(wrong)?;
+                    let page = at.by_time(range, left)?;
                     let found = self.read_page(keys, page, PageOfWaiting).await?;
                     list_by_time(found, state, left, &mut items)?
                 }
                 (_, None) => None,
                 (State::Retry, Some(keys)) => {
-                    let page = at.by_time(range, left).ok_or_else(wrong)?;
+                    let page = at.by_time(range, left)?;
                     let found = self.read_page(&keys, page, PageOfRetry).await?;
                     list_by_time(found, state, left, &mut items)?
                 }
                 (State::Garbage, Some(keys)) => {
-                    let page = at.by_time(range, left).ok_or_else(wrong)?;
+                    let page = at.by_time(range, left)?;
                     let found = self.read_page(&keys, page, PageOfGarbage).await?;
                     list_by_time(found, state, left, &mut items)?
                 }
@@ -253,12 +233,13 @@ impl Broker {
                     } else {
                         parked
                     };
-                    let offset = at.position().ok_or_else(wrong)?.unwrap_or(0);
+                    let Offset(offset) = at.position()?.unwrap_or(Offset(0));
                     self.list_held_back(HeldBack { key, details }, state, offset, left, &mut items)
                         .await?
                 }
                 (State::Ready | State::InFlight, Some(keys)) => {
-                    let after = at.position().ok_or_else(wrong)?;
+                    let after: Option<EntryPosition> = at.position()?;
+                    let after = after.map(|EntryPosition(entry)| entry);
                     self.list_stream(keys, state, after, left, &mut items)
                         .await?
                 }

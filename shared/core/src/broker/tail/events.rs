@@ -6,9 +6,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::{Event, Position, Positions, ShardTail, TailOptions, TailStart};
-use crate::broker::key_index::InvalidCursor;
 use crate::broker::shards::of_each;
-use crate::broker::{Broker, BrokerError, TopicHandle};
+use crate::broker::{Broker, BrokerError, InvalidCursor, TopicHandle};
 use crate::message::EntryId;
 use crate::time::UnixMs;
 use crate::topic::{Group, Shard};
