@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use futures_util::{FutureExt, stream};
 use lisa_core::broker::MAX_BATCH;
 use lisa_service::http::batch::Format;
-use lisa_service::http::body::{Lines, read_admitting};
+use lisa_service::http::body::{Lines, read_admitting, without_bom};
 use lisa_service::http::json::{FEW, elements, first_element, object};
 use lisa_service::http::{Problem, ProblemCode, read_fields};
 use serde::{Deserialize, Serialize};
@@ -182,7 +182,7 @@ impl Batch {
                 };
                 let body = read_admitting(body, MAX_ARRAY, gateway.bodies(), admits);
                 let (body, _reserved) = body.await?;
-                let items = split(&body)?;
+                let items = split(&without_bom(body))?;
                 let mut results = Vec::new();
                 for items in items.chunks(MAX_BATCH) {
                     results.extend(verb.run(&gateway, items).await);

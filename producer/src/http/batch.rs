@@ -17,7 +17,9 @@ use futures_util::{FutureExt, stream};
 use lisa_core::broker::MAX_BATCH;
 use lisa_core::message::MessageId;
 use lisa_service::http::batch::Format;
-use lisa_service::http::body::{BodyError, BodyLimits, Lines, Reservation, read_reserved};
+use lisa_service::http::body::{
+    BodyError, BodyLimits, Lines, Reservation, read_reserved, without_bom,
+};
 use lisa_service::http::{Problem, ProblemCode};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -154,6 +156,7 @@ async fn read_whole(
     limits: &BodyLimits,
 ) -> Result<(Messages, Format), Problem> {
     let (body, reserved) = read_reserved(body, longest.max(MAX_ARRAY), limits).await?;
+    let body = without_bom(body);
     let (messages, format) = match body.trim_ascii_start().first() {
         Some(b'{') => (batch_line::lines(&body)?, Format::Lines),
         _ => (batch_line::elements(&body)?, Format::Array),

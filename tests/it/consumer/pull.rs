@@ -219,10 +219,12 @@ async fn a_batch_is_an_array_or_lines_and_has_a_result_for_each() {
         {"token": token(2), "defer": {"after": "1h"}},
         {"token": token(3), "reject": {"error": "broken"}},
     ]);
-    let settled = post(site.api(1), "/v1/deliveries:settle", outcomes)
-        .await
-        .expect(200)
-        .json();
+    // A byte order mark before an array or lines is left out.
+    let request = site.api(1).request(Method::POST, "/v1/deliveries:settle");
+    let request = request.header("Content-Type", "application/json");
+    let request = request.body(format!("\u{feff}{outcomes}"));
+    let reply = request.send().await.unwrap().text().await.unwrap();
+    let settled: Value = serde_json::from_str(&reply).unwrap();
     let outcome = |n: usize| {
         settled[n]["outcome"]
             .as_str()
@@ -236,7 +238,7 @@ async fn a_batch_is_an_array_or_lines_and_has_a_result_for_each() {
     assert_eq!(settled[1]["error"]["code"], "stale", "{settled}");
     assert_eq!(settled[2]["error"]["code"], "invalid");
     let lines = format!(
-        "{}\n\nnot json\n{}\n",
+        "\u{feff}{}\n\nnot json\n{}\n",
         json!({"token": token(4), "ack": true}),
         json!({"token": token(5), "ack": true})
     );

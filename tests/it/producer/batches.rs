@@ -67,6 +67,34 @@ async fn each_line_has_its_result_at_its_place_also_a_broken_one() {
 }
 
 #[tokio::test]
+async fn a_byte_order_mark_before_a_batch_is_left_out() {
+    let service = Service::shared("bom", "").await;
+    let send = async |kind: &'static str, text: &str| {
+        let request = service.api.request(Method::POST, BATCH);
+        let request = request.header("content-type", kind);
+        let response = request.body(format!("\u{feff}{text}")).send().await;
+        response
+            .expect("an answer")
+            .text()
+            .await
+            .expect("all of it")
+    };
+    let (json, lines) = ("application/json", "application/x-ndjson");
+    for (kind, text) in [
+        (lines, "{\"payload\":1}\n{\"payload\":2}"),
+        (json, "{\"payload\":1}\n{\"payload\":2}"),
+        (json, "[{\"payload\":1},{\"payload\":2}]"),
+    ] {
+        let results = send(kind, text).await;
+        assert_eq!(
+            results.matches("\"outcome\":\"ready\"").count(),
+            2,
+            "{results}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn ten_thousand_lines_come_back_in_their_order() {
     let service = Service::shared("many", "").await;
     let line = |n: usize| match n % 1000 {

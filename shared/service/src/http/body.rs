@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::{IntoResponse, Response};
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
@@ -259,7 +259,17 @@ pub async fn read_admitting(
     Ok((bytes, reserved))
 }
 
-/// The non-empty lines of a body, read in memory bounded by the longest allowed line plus one chunk.
+/// Removes the byte order mark that some programs write before UTF-8 text, as PowerShell and Excel do. JSON has none.
+#[must_use]
+pub fn without_bom(mut text: Bytes) -> Bytes {
+    const BOM: &[u8] = "\u{feff}".as_bytes();
+    if text.starts_with(BOM) {
+        text.advance(BOM.len());
+    }
+    text
+}
+
+/// The non-empty lines of a body without its byte order mark, read in memory bounded by the longest allowed line plus one chunk.
 #[derive(Debug)]
 pub struct Lines {
     body: Body,
@@ -383,6 +393,9 @@ impl Lines {
         self.number += u64::from(!at_end);
         if line.ends_with(b"\r") {
             line.truncate(line.len() - 1);
+        }
+        if self.number == 1 {
+            line = without_bom(line);
         }
         if std::mem::take(&mut self.too_long) || line.len() > self.max_line {
             return Some(Err(BodyError::LineTooLong {
@@ -597,6 +610,25 @@ mod tests {
             long(6),
         ];
         assert_eq!(all(Lines::new(body, 5, &soon())).await, expected);
+    }
+
+    #[tokio::test]
+    async fn a_byte_order_mark_is_left_out_only_at_the_head() {
+        let read = async |text: &[&'static str]| {
+            let text: &'static [&'static str] = text.to_vec().leak();
+            all(Lines::new(pieces(text), 9, &soon())).await
+        };
+        let lines = |lines: &[&str]| -> Vec<_> {
+            let lines = lines.iter().map(|line| Ok((*line).to_owned()));
+            lines.collect()
+        };
+        assert_eq!(read(&["\u{feff}{}\n{}"]).await, lines(&["{}", "{}"]));
+        assert_eq!(
+            read(&["\u{feff}\r\n\u{feff}{}"]).await,
+            lines(&["\u{feff}{}"])
+        );
+        assert_eq!(read(&["\u{feff}"]).await, lines(&[]));
+        assert_eq!(without_bom("\u{feff}\u{feff}".into()), "\u{feff}");
     }
 
     #[tokio::test]
