@@ -189,3 +189,31 @@ async fn a_hand_back_returns_the_slot_of_a_message_that_the_rate_held_back() {
     assert_eq!(stage.ready("a").await, ["m2"]);
     stage.assert_whole().await;
 }
+
+#[tokio::test]
+async fn a_message_takes_its_old_place_in_a_backlog_that_began_after_it() {
+    let stage = Stage::of(&["a", "b"]).await;
+    stage.put(&[message("m", ms(DUE))]).await;
+    let read = again(&stage, DUE).await;
+    stage.end("a", &read, hand_back(50)).await;
+    stage.pause_group("a", true).await;
+    stage.put(&[message("later", ms(10))]).await;
+    stage.pass(50).await;
+    stage.pause_group("a", false).await;
+    stage.moved().await;
+    assert_eq!(stage.ready("a").await, ["m", "later"]);
+    stage.assert_whole().await;
+}
+
+#[tokio::test]
+async fn a_clock_that_stepped_back_does_not_delay_what_comes_again_at_once() {
+    for (settings, sent) in ways() {
+        let stage = Stage::with(settings).await;
+        stage.put(&[sent]).await;
+        let read = again(&stage, DUE).await;
+        stage.step(-60_000);
+        stage.end("a", &read, hand_back(0)).await;
+        again(&stage, 200).await;
+        stage.assert_whole().await;
+    }
+}
