@@ -8,9 +8,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const PATH: &str = "/v1/topics/t/groups/default/pull";
-/// The size of a payload of control characters. JSON escapes each with six, so five answers are 240 of 256 MiB.
+/// The size of a payload of control characters. JSON escapes each with six, so two answers are 96 of the
+/// 128 MiB of a client.
 const SIZE: usize = 8 * 1024 * 1024;
-const FITTING: usize = 5;
+const FITTING: usize = 2;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_holds_a_bounded_amount_of_answers_that_nobody_reads() {
@@ -41,7 +42,7 @@ async fn a_gateway_holds_a_bounded_amount_of_answers_that_nobody_reads() {
         (&refused["code"], &refused["detail"]),
         (
             &json!("unavailable"),
-            &json!("too many large answers at the same time; retry later")
+            &json!("too many large answers to this client at the same time; retry later")
         )
     );
     // The refused message was handed back, and the memory is free when the clients are gone.

@@ -131,7 +131,8 @@ async fn a_body_without_end_is_answered_at_its_bound_and_nobody_else_waits() {
 #[tokio::test]
 async fn large_bodies_that_stall_share_a_bounded_memory_and_small_ones_pass() {
     const MIB: usize = 1024 * 1024;
-    const ROOM: u64 = 256 * 1024;
+    // Half of the memory for all clients.
+    const ROOM: u64 = 128 * 1024;
     let table = "[topics.large]\ngroups = [\"g\"]\nmax_payload = \"8MiB\"\n";
     let launch = Binary::Producer.with(["run"]);
     let victim = Victim::launch(launch.env("LISA_HTTP__BODY_TIMEOUT", "1m"), table).await;
@@ -167,7 +168,7 @@ async fn large_bodies_that_stall_share_a_bounded_memory_and_small_ones_pass() {
         }
     }
     println!("{refused} of 60 refused, {grown} KiB");
-    assert!((20..=40).contains(&refused), "{refused} of 60 refused");
+    assert!((40..=50).contains(&refused), "{refused} of 60 refused");
     drop(open);
     eventually(SOON, async || {
         let sent = victim.api.send("large", vec![b'x'; 8 * MIB], &[]).await;

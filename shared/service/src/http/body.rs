@@ -545,7 +545,7 @@ mod tests {
     async fn large_bodies_share_their_memory_and_small_ones_take_none() {
         const KIB: usize = 1024;
         const LARGE: usize = 1000 * KIB;
-        let limits = BodyLimits::with_room(Duration::from_secs(5), 600 * KIB, 600 * KIB);
+        let limits = BodyLimits::with_room(Duration::from_secs(5), 836 * KIB, 836 * KIB);
         let mut under_way = Vec::new();
         for number in 0..8 {
             let (limits, body) = (limits.clone(), endless(264));
@@ -568,13 +568,17 @@ mod tests {
                 false
             }
         });
-        assert_eq!((under_way.len(), crowded), (3, 5), "200 KiB each of 600");
+        assert_eq!(
+            (under_way.len(), crowded),
+            (3, 5),
+            "318 and 200 KiB in turn, of 836"
+        );
         let small = pieces(&["ab", "cd"]);
         assert_eq!(read_limited(small, 4, &limits).await.unwrap(), "abcd");
         let problem = Problem::from(BodyError::Crowded(Shortage::OfAll));
         assert_eq!(problem.code(), ProblemCode::Unavailable);
         drop(under_way);
-        assert_eq!(limits.clients.free(), 600 * KIB);
+        assert_eq!(limits.clients.free(), 836 * KIB);
     }
 
     #[tokio::test]
