@@ -236,8 +236,12 @@ pub async fn read_admitting(
             first = chunk;
         } else {
             if size > whole.capacity() {
-                // Grows with what has arrived: to declare a length costs its client nothing.
-                let capacity = (2 * size).min(longest);
+                // That of a stranger grows with what has arrived: to declare a length costs its client nothing.
+                let capacity = match reserved.is_of_stranger() {
+                    true => 2 * size,
+                    false => declared.max(2 * size),
+                };
+                let capacity = capacity.min(longest);
                 reserved.grow(capacity)?;
                 whole.reserve_exact(capacity - whole.len());
             }
