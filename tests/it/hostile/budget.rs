@@ -1,4 +1,4 @@
-//! What a request may cost: memory and time in proportion to its size, whatever its shape, and little without a token.
+//! The cost of a request: memory and time in proportion to its size, whatever its shape, and little without a token.
 
 use super::tokens::routes;
 use super::{SOON, Victim};
@@ -290,7 +290,7 @@ async fn lines_without_a_token_hold_no_connection_for_long() {
         }
     })
     .await;
-    // Whoever sends at full speed gets a few errors.
+    // A client that sends at full speed gets a few errors.
     let many = [&line.repeat(10_000)[..], b"0\r\n\r\n"].concat();
     let mut fast = strangers(&gateway, 1, head, b"").await.remove(0);
     let (mut read, mut write) = fast.split();
