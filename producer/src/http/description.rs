@@ -53,7 +53,7 @@ const TAGS: [(&str, &str); 11] = [
     ("audit", "Shows the actions of operators"),
 ];
 
-/// Returns a description without routes, for a role to fill and pass to [`complete`].
+/// Returns a description without routes, for a role to fill and pass to [`with_description`].
 pub fn describe() -> OpenApi {
     let mut license = License::new(env!("CARGO_PKG_LICENSE"));
     license.identifier = Some(env!("CARGO_PKG_LICENSE").to_owned());
