@@ -37,7 +37,8 @@ pub struct Delivery {
     pub attempt: u32,
     /// The number of the last attempt. If it fails, the message goes to garbage (dead letters).
     pub max_attempts: u32,
-    /// The time at which this attempt was due, however often it is delivered. For a garbage hook: the time at which the message went to garbage.
+    /// The time at which this attempt was due, however often it is delivered. For a garbage hook: the time at which the
+    /// message went to garbage.
     pub due_at: UnixMs,
     /// The time at which the handler started, on Redis's clock.
     pub delivered_at: UnixMs,

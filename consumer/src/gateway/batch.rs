@@ -227,8 +227,7 @@ impl Batch {
                 false => self.strange += items.len(),
             }
             if self.strange > MAX_STRANGE {
-                let detail =
-                    "no line had the token of a delivery of this relay; the next ones are not read";
+                let detail = "no line has a valid token of a delivery; further lines are not read";
                 let problem = Problem::new(ProblemCode::InvalidDeliveryToken, detail);
                 items.push(Err(problem));
             }

@@ -310,7 +310,7 @@ pub(super) async fn extend(
     Ok(Json(extend_one(&gateway, &claims, options.lease).await?))
 }
 
-/// Reads the delivery of a token, and then the details of what to do with it: nobody without a token can make it wait.
+/// Reads the delivery of a token, and then the body with the details. So a client without a token cannot make it wait.
 async fn read<F: Fields>(
     gateway: &Gateway,
     token: &str,

@@ -25,9 +25,9 @@ const TOKEN: &str = "LISA_TOKEN";
 const MAX_TOKEN: u64 = 4096;
 /// The largest response that is read, in bytes: a message with the largest payload, escaped.
 const MAX_ANSWER: usize = 64 << 20;
-/// The largest response that is read of a refusal, in bytes.
+/// The largest body of a refusal that is read, in bytes.
 const MAX_PROBLEM: usize = 64 << 10;
-/// The largest number of values in a response. Each takes far more memory than text.
+/// The largest number of values in a response. A parsed value takes far more memory than its text.
 const MAX_VALUES: usize = 500_000;
 /// The time limit for a response to a request whose work grows with the number of messages.
 const LONG: Duration = Duration::from_hours(1);
@@ -225,7 +225,7 @@ impl Call<'_> {
     }
 }
 
-/// Counts the values of a JSON text that arrives in parts: what follows a comma or an opening bracket.
+/// Counts the values of a JSON text that arrives in parts: each follows a comma or an opening bracket.
 #[derive(Default)]
 struct Values {
     count: usize,

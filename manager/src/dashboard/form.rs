@@ -10,7 +10,7 @@ use lisa_service::http::body::{BodyLimits, read_limited};
 
 use super::page::Failure;
 
-/// The largest form with a payload: 1 MiB, in which each byte may take three.
+/// The largest form with a payload of 1 MiB, each byte of which may take three when encoded.
 pub(super) const WITH_PAYLOAD: usize = 3 * 1024 * 1024 + 64 * 1024;
 /// The largest form without a payload.
 pub(super) const PLAIN: usize = 16 * 1024;

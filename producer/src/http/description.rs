@@ -96,8 +96,8 @@ pub fn with_description(router: Router, description: &OpenApi, tokens: &TokenSet
     router.route("/openapi.json", get(answer))
 }
 
-/// Completes an OpenAPI description: adds the patterns of parameters and the responses common to all routes, removes tags
-/// without routes, and requires a token if `tokens` has any.
+/// Completes an OpenAPI description: adds the patterns of parameters and the responses common to all routes, and removes
+/// tags without routes. Requires a token if `tokens` has any.
 fn complete(description: &OpenApi, tokens: &TokenSet) -> Value {
     let mut description = serde_json::to_value(description).expect("a description is JSON");
     let paths = members(description.get_mut("paths"));

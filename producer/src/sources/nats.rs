@@ -60,7 +60,7 @@ async fn open(settings: &NatsSourceSettings) -> Result<(Client, PullConsumer), S
     let (stream, name) = (&settings.stream, &settings.consumer);
     let limits = ClientLimits {
         max_message: MAX_MESSAGE,
-        // Those of one request, and its status.
+        // The messages of one request, and its status.
         waiting: 2 * usize::from(settings.prefetch) + 64,
     };
     let client = connect(&settings.connection, "lisa-producer", limits).await?;

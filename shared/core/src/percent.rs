@@ -1,6 +1,6 @@
-//! Percent-encoding in parts of addresses.
+//! Percent-encoding in parts of URLs.
 
-/// Decodes a part of an address; `None` if it is not valid percent-encoded UTF-8.
+/// Decodes a part of a URL; `None` if it is not valid percent-encoded UTF-8.
 pub fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,4 +1,4 @@
-//! TLS of connections to servers that are not HTTP servers.
+//! TLS of connections to Redis, NATS and webhooks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::small_file::{self, MAX_PEM_BYTES};
 /// A client certificate and its private key, as PEM files.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientCertificate<'a> {
-    /// The certificate, with those that lead to its authority.
+    /// The certificate, followed by its chain.
     pub cert: &'a Path,
     /// The private key.
     pub key: &'a Path,

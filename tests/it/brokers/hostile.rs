@@ -1,4 +1,4 @@
-//! Servers that a sink sends to, and that answer more than anybody asked for. The consumer stays small, and continues when
+//! Servers that a sink sends to, and that send endless or unsolicited replies. The consumer stays small, and continues when
 //! the server is a good one again.
 
 use super::{SOON, Scene, ids};
@@ -13,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// The memory that a consumer may take for what a server sends, in KiB.
 const MOST: u64 = 64 * 1024;
-/// The number of connections after which a server has had its say.
+/// The number of floods after which a test ends.
 const ENOUGH: usize = 4;
 const TIME: &str = "*2\r\n$10\r\n1700000000\r\n$1\r\n0\r\n";
 const INFO: &str = concat!(
@@ -139,7 +139,7 @@ async fn an_endless_reply_of_redis_ends_its_connection() {
         (b"$2000000000\r\n", b"x"),
         (b"*100000000\r\n", b":1\r\n"),
         (b"+", b"x"),
-        // Nobody asked for the second one.
+        // The second one is unsolicited.
         (b"", b"+OK\r\n"),
     ];
     for flood in floods {

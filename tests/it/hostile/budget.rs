@@ -49,8 +49,8 @@ fn auth() -> String {
     format!("[[auth.tokens]]\nname = \"app\"\nsha256 = \"{hash}\"\nscopes = {scopes}\n")
 }
 
-/// Returns bodies of about this size with as many values as possible, each with its media type: for any route, for forms, and
-/// for clients of SQS.
+/// Returns bodies of about this size with as many values as possible, each with its media type. The lists are for any route,
+/// for forms, and for clients of SQS.
 fn shapes(bytes: usize) -> [Vec<(&'static str, String)>; 3] {
     let fill = |begin: &str, unit: &str, end: &str| {
         let count = (bytes - begin.len() - end.len()) / unit.len();

@@ -162,8 +162,8 @@ pub(super) struct InGarbage {
     pub(super) error: String,
 }
 
-/// Attempts made, crashes since the last attempt that ended by itself, the last error, and the due time of the next attempt
-/// if neither the message's due time nor the time in `retry` says it.
+/// Attempts made, crashes since the last attempt that ended by itself, and the last error. Also the due time of the next
+/// attempt, if it is neither the message's due time nor the time in `retry`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tries {
     pub(super) attempts: u32,

@@ -1,5 +1,5 @@
-//! The due time of an attempt: it stays the same until a retry, a deferral, a requeue or a reschedule sets another one, however
-//! often and however late the attempt is delivered. Lateness is measured from it.
+//! The due time of an attempt. It stays the same however often and however late the attempt is delivered, until a retry, a
+//! deferral, a requeue or a reschedule sets another one. Lateness is measured from it.
 
 use super::stage::{Asking, SHARD, Stage, defer, groups, name, reject};
 use lisa_core::broker::{Read, Verdict};

@@ -79,7 +79,7 @@ impl Attribute {
             let message = format!("The message attribute '{name}' is invalid: {why}.");
             Err(SqsError::new(Kind::InvalidParameterValue, message))
         };
-        // SQS takes these letters with accents, too, although its documentation does not say so.
+        // SQS also accepts these letters with accents, although its documentation does not say so.
         let is_known = |c: char| {
             c.is_ascii_alphanumeric() || "_.-".contains(c) || ('\u{c0}'..='\u{17f}').contains(&c)
         };
@@ -206,7 +206,7 @@ fn in_ascii(json: &str) -> String {
     escaped.collect()
 }
 
-/// Returns the first character that a message must not have, as XML 1.0 says.
+/// Returns the first character that XML 1.0 does not allow, and so SQS does not allow in a message.
 pub(super) fn forbidden(text: &str) -> Option<char> {
     let is_allowed = |c: &char| matches!(c, '\t' | '\n' | '\r' | '\u{20}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
     text.chars().find(|c| !is_allowed(c))

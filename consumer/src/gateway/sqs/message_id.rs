@@ -1,5 +1,5 @@
-//! The `MessageId` of a message: a UUID, because clients send it back where SQS allows few other characters, such as the `Id`
-//! of an entry of a batch.
+//! The `MessageId` of a message: a UUID. Clients send it back where SQS allows few other characters, such as in the `Id` of an
+//! entry of a batch.
 
 use lisa_core::message::MessageId;
 use lisa_core::topic::Topic;

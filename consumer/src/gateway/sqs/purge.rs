@@ -1,7 +1,7 @@
-//! `PurgeQueue` and `StartMessageMoveTask`: long operations, which go on after the answer.
+//! `PurgeQueue` and `StartMessageMoveTask`: long operations, which may continue after the response.
 //!
 //! Each handles batches until nothing is left, and stops between batches at a shutdown. Repeating the call handles the rest.
-//! Both are in the audit log, as an operator's.
+//! The audit log records both, as actions of an operator.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const PAGE: usize = 1000;
 const AT_A_TIME: usize = 16;
 /// Passes of a purge: messages change their state while it runs.
 const PASSES: usize = 5;
-/// The time after which a purge is answered although it goes on. The clients' own time limits are 30 s and more.
+/// The time after which a purge is answered although it continues. The clients' own time limits are 30 s and more.
 const ANSWER_AFTER: Duration = Duration::from_secs(10);
 /// The maximum lag of the estimate of Redis's clock.
 const SLACK: Duration = Duration::from_millis(100);
@@ -54,7 +54,7 @@ impl Verb {
         }
     }
 
-    /// Returns its outcome there.
+    /// Returns its outcome in the audit log.
     fn outcome(self, count: u64) -> String {
         match self {
             Self::Purge => format!("{count} removed"),
@@ -88,7 +88,7 @@ impl Running {
         Ok(Self { service, operation })
     }
 
-    /// Runs the work until its end, or the shutdown. Returns its end, which need not be awaited.
+    /// Runs the work until its end, or the shutdown. Returns the receiver of its result, which need not be awaited.
     fn start(
         self,
         call: &Call<'_>,
@@ -216,7 +216,7 @@ struct Extent {
 }
 
 impl Extent {
-    /// Answers the client if it has waited long enough. Called before messages are read, so that what was read before the
+    /// Answers the client if it has waited long enough. Called before messages are read, so that messages read before the
     /// answer may end after it.
     fn answer_in_time(&mut self) {
         if let Some((_, answer)) = self.answer.take_if(|(at, _)| *at <= Instant::now()) {
@@ -345,7 +345,7 @@ impl Purging {
                     .map(|(entry, id)| Settlement {
                         entry,
                         id,
-                        // It may be: so its end is remembered.
+                        // It may be one, so its end is remembered.
                         caller_id: true,
                         max_attempts: u32::MAX,
                         verdict: Verdict::Ack,

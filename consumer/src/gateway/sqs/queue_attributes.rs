@@ -1,5 +1,5 @@
-//! The attributes and tags that a client sets on a queue. The settings of its topic decide: what they cannot follow is ignored or
-//! refused.
+//! The attributes and tags that a client sets on a queue. The settings of its topic decide: attributes without a counterpart are
+//! ignored or refused.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,9 +24,9 @@ pub(super) struct Given<'a> {
 
 /// The relation of an attribute to the settings of a topic.
 enum Effect {
-    /// They say the same.
+    /// They agree.
     Same,
-    /// They say something else, for this reason. Messages would be handled otherwise than the client believes.
+    /// They differ, for this reason. Messages would be handled in another way than the client expects.
     Other(&'static str),
     /// It has no counterpart, for this reason. Nothing is delivered too early, too often or not at all without it.
     None(&'static str),
@@ -74,8 +74,8 @@ impl Given<'_> {
         Ok(settings)
     }
 
-    /// Checks what is given against the settings of the topic. What has no counterpart is ignored and logged, or refused, as the
-    /// gateway is configured.
+    /// Checks the attributes against the settings of the topic. Those without a counterpart are ignored and logged, or refused, as
+    /// the gateway is configured.
     pub(super) fn check(
         &self,
         call: &Call<'_>,
@@ -106,7 +106,7 @@ impl Given<'_> {
             tracing::warn!(
                 queue = self.name,
                 ignored,
-                "an SQS client sets what has no effect on a queue; see guides/sqs.md"
+                "an SQS client sets attributes that have no effect on a queue; see guides/sqs.md"
             );
         }
         Ok(())
@@ -229,7 +229,7 @@ fn max_attempts(policy: &str) -> Result<Option<u32>, SqsError> {
 mod tests {
     use super::*;
 
-    /// Returns what becomes of one attribute of a queue whose topic has the default settings.
+    /// Returns the treatment of one attribute of a queue whose topic has the default settings.
     fn judge(name: &str, attribute: &str, value: &str) -> String {
         let given = Given {
             name,

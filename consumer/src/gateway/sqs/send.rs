@@ -32,13 +32,13 @@ pub(super) const TRACE_ATTRIBUTE: &str = "AWSTraceHeader";
 pub(super) const MAX_ENTRIES: usize = 10;
 
 /// A message to send: the parameters of `SendMessage`, or an entry of `SendMessageBatch`. A single struct, because flattening
-/// one into another would build what is unknown.
+/// one into another would build the unknown fields in memory.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Message {
-    /// Not of an entry.
+    /// Not in an entry.
     queue_url: Option<String>,
-    /// Of an entry.
+    /// Only in an entry.
     #[serde(default, deserialize_with = "or_default")]
     id: String,
     message_body: Option<String>,

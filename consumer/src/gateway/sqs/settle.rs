@@ -32,13 +32,13 @@ pub(super) struct Many {
 }
 
 /// A delivery, and its new visibility timeout: the parameters of `DeleteMessage` and `ChangeMessageVisibility`, or an entry of
-/// their batches. A single struct, because flattening one into another would build what is unknown.
+/// their batches. A single struct, because flattening one into another would build the unknown fields in memory.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Change {
-    /// Not of an entry.
+    /// Not in an entry.
     queue_url: Option<String>,
-    /// Of an entry.
+    /// Only in an entry.
     #[serde(default, deserialize_with = "or_default")]
     id: String,
     receipt_handle: Option<String>,

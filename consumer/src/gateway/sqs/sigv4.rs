@@ -192,8 +192,8 @@ impl<'a> Authorization<'a> {
     }
 }
 
-/// Returns the hash of a body. Clients that are not known yet can make a gateway hash large ones, so those do not occupy the
-/// threads that answer requests.
+/// Returns the hash of a body. Unauthenticated clients can make a gateway hash large ones, so those do not occupy the threads
+/// that answer requests.
 pub(super) async fn hash_of(body: &Bytes) -> String {
     const LARGE: usize = 64 * 1024;
     if body.len() <= LARGE {

@@ -1,7 +1,7 @@
 //! The HTTP client of webhooks: a pool of connections, a time limit, and two rules of its own.
 //!
-//! A server may close a connection that is kept open just when the next request is sent. Such a request is repeated once,
-//! at once, on a new connection. And a server may send informational answers (1xx) only in a small number.
+//! A server may close an idle connection just when the next request is sent. Such a request is repeated once, immediately,
+//! on a new connection. And a server may send only a few informational responses (1xx).
 
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
@@ -33,7 +33,7 @@ use crate::sinks::chain;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time after which the system probes a silent connection.
 const KEEPALIVE: Duration = Duration::from_secs(15);
-/// The number of informational answers to one request that are skipped.
+/// The number of informational responses to one request that are skipped.
 const MAX_INFORMATIONAL: usize = 16;
 
 /// The reason why there is no answer.
@@ -41,9 +41,9 @@ const MAX_INFORMATIONAL: usize = 16;
 pub(super) enum Failure {
     /// No address, no connection or no TLS session.
     Unreachable(String),
-    /// The time is up.
+    /// No answer within the time limit.
     Late(String),
-    /// The connection ended, or what came is no answer.
+    /// The connection ended, or the server sent something other than an HTTP response.
     Broken(String),
 }
 
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    /// Sends the request once. With a failure, returns whether a connection ended that had served another request.
+    /// Sends the request once. On failure, also returns true if a connection ended that had served another request.
     async fn once(
         &self,
         pool: &Pool<Connector, Full<Bytes>>,
@@ -162,7 +162,7 @@ fn explain(error: &PoolError) -> Failure {
     }
 }
 
-/// Returns whether the connection ended before the answer.
+/// Returns true if the connection ended before the answer.
 fn has_ended(error: &PoolError) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
     let is_end = |cause: &(dyn std::error::Error + 'static)| {

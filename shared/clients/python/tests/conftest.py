@@ -1,4 +1,4 @@
-"""What the tests have in common."""
+"""Shared parts of the tests."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ export class Lisa {
     }
     if (!Number.isFinite(timeout) || timeout <= 0) throw new TypeError(`timeout: ${timeout} is not a number of milliseconds`);
     if (!Number.isInteger(tries) || tries < 1) throw new TypeError(`tries: ${tries} is less than 1`);
-    if (token !== undefined && typeof token !== "function" && !isToken(token)) throw new TypeError("token: is empty, or has characters that no token has");
+    if (token !== undefined && typeof token !== "function" && !isToken(token)) throw new TypeError("token: is empty, or has invalid characters");
     const trim = (text: string) => text.replace(/\/+$/, "");
     this.#urls = { producer: trim(url), gateway: trim(gateway) };
     this.#options = options;
@@ -185,8 +185,8 @@ export class Lisa {
   /**
    * Pulls messages and runs a handler for each, until the signal is aborted. Acknowledges a message when its handler returns, and reports
    * a failed attempt when it throws. A handler can also return an outcome. The lease is extended while it runs; if it is lost,
-   * the handler's signal is aborted. While the gateway is unavailable, it retries. Throws errors that a retry cannot fix, and
-   * before the first pull a `TypeError` for wrong arguments.
+   * the handler's signal is aborted. While pulls fail with a retryable error, it retries. Throws errors that a retry cannot fix.
+   * Throws a `TypeError` for wrong arguments, before the first pull.
    */
   async work(topic: string, handler: Handler, options: WorkOptions = {}): Promise<void> {
     await runWorker(this, topic, handler, options);

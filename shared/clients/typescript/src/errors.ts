@@ -18,7 +18,7 @@ export class LisaError extends Error {
   readonly retryAfter: number = 0;
 }
 
-/** Lisa did not answer: no connection, a timeout, a broken connection, something else answered, or there was no token. */
+/** No response from Lisa: no connection, a timeout, a broken connection, a response from something else, or no token to send. */
 export class TransportError extends LisaError {
   override name = "TransportError";
 }
@@ -80,5 +80,5 @@ export function problemOf(status: number, text: string, headers: Headers): Probl
   } catch {
     // Not JSON.
   }
-  return new Problem(status, { title: "not an answer of Lisa", detail: text.slice(0, 200) }, after);
+  return new Problem(status, { title: "not an answer from Lisa", detail: text.slice(0, 200) }, after);
 }

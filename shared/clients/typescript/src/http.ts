@@ -2,8 +2,9 @@
 
 import { Problem, TransportError, problemOf } from "./errors.js";
 
-/** The most bytes of an answer. That with payloads has up to 16 MiB of them, each byte of which JSON may write with six. */
+/** The most bytes of an answer. */
 const MAX_ANSWER = 8 * 1024 * 1024;
+/** The most bytes of an answer with payloads: up to 16 MiB, each byte of which may take six in JSON. */
 const MAX_PAYLOADS = 128 * 1024 * 1024;
 
 export interface Request {
@@ -30,7 +31,7 @@ export interface HttpOptions {
 export async function exchange<T>(base: string, request: Request, options: HttpOptions, read: (body: unknown) => T): Promise<T> {
   const { method, path, body, isToGateway: _, hasPayloads = false, wait = 0, signal } = request;
   const { token, timeout = 10_000, fetch: send = fetch } = options;
-  // Without it, an answer is compressed where a proxy does that. Browsers ignore it.
+  // Otherwise, a proxy may compress the answer. Browsers ignore this header.
   const headers: Record<string, string> = { ...request.headers, "accept-encoding": "identity" };
   const content = body === undefined ? null : JSON.stringify(body);
   if (content !== null) headers["content-type"] = "application/json";
@@ -46,14 +47,14 @@ export async function exchange<T>(base: string, request: Request, options: HttpO
     throw new TransportError(`no answer to ${method} ${path}: ${String(cause)}`, { cause });
   }
   if (response.type === "opaqueredirect" || (response.status >= 300 && response.status < 400)) {
-    throw new Problem(response.status, { title: "not an answer of Lisa", detail: "a redirect, which is not followed" });
+    throw new Problem(response.status, { title: "not an answer from Lisa", detail: "a redirect, which is not followed" });
   }
   if (!response.ok) throw problemOf(response.status, text, response.headers);
   try {
     return read(JSON.parse(text));
   } catch (cause) {
-    // A proxy may answer with anything. What Lisa did is not known.
-    throw new TransportError(`not an answer of Lisa: ${String(cause)}`, { cause });
+    // A proxy may answer with anything. Lisa may have carried out the request.
+    throw new TransportError(`not an answer from Lisa: ${String(cause)}`, { cause });
   }
 }
 
@@ -80,7 +81,7 @@ export function isToken(text: unknown): text is string {
   return typeof text === "string" && /^[!-~]+$/.test(text.trim());
 }
 
-/** Returns the token now. While it is rotated, there may be none for a moment. */
+/** Reads the token. While it is rotated, there may be none for a moment. */
 async function readToken(token: string | (() => string | Promise<string>)): Promise<string> {
   try {
     const text = typeof token === "string" ? token : await token();
@@ -88,5 +89,5 @@ async function readToken(token: string | (() => string | Promise<string>)): Prom
   } catch (cause) {
     throw new TransportError(`cannot read the token: ${String(cause)}`, { cause });
   }
-  throw new TransportError("cannot read the token: it is empty, or has characters that no token has");
+  throw new TransportError("cannot read the token: it is empty, or has invalid characters");
 }

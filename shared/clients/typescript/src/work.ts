@@ -14,7 +14,7 @@ export interface WorkOptions {
   consumer?: string;
   /** Stops the worker: it pulls no more, and running handlers may finish. */
   signal?: AbortSignal;
-  /** Gets what goes wrong: failed attempts, pulls and extensions, and lost leases. Default: `console.warn`. */
+  /** Receives failures: failed attempts, pulls, extensions and settlements, and lost leases. Default: `console.warn`. */
   log?: (text: string, error: unknown) => void;
 }
 
@@ -48,20 +48,20 @@ export async function runWorker(lisa: Lisa, topic: string, handler: Handler, opt
   if (failed.signal.aborted) throw failed.signal.reason;
 }
 
-/** Throws all that is wrong with the arguments. Found later, it would be charged to messages. */
+/** Throws one error for all wrong arguments. Later, they would count as failed attempts of messages. */
 function check(topic: unknown, handler: unknown, { group, concurrency, lease, consumer, signal, log }: WorkOptions): void {
   const isName = (value: unknown) => typeof value === "string" && value !== "";
   const problems: string[] = [];
-  if (!isName(topic)) problems.push(`topic: ${String(topic)} is not a text`);
+  if (!isName(topic)) problems.push(`topic: ${String(topic)} is not a string, or is empty`);
   if (typeof handler !== "function") problems.push(`handler: ${String(handler)} is not a function`);
-  if (!isName(group)) problems.push(`group: ${String(group)} is not a text`);
-  if (!Number.isInteger(concurrency) || concurrency! < 1) problems.push(`concurrency: ${String(concurrency)} is not a number from 1`);
+  if (!isName(group)) problems.push(`group: ${String(group)} is not a string, or is empty`);
+  if (!Number.isInteger(concurrency) || concurrency! < 1) problems.push(`concurrency: ${String(concurrency)} is not an integer of at least 1`);
   try {
     if (milliseconds("lease", lease!) === 0) problems.push("lease: must be longer than zero");
   } catch (error) {
     problems.push((error as Error).message);
   }
-  if (consumer !== undefined && !isName(consumer)) problems.push(`consumer: ${String(consumer)} is not a text`);
+  if (consumer !== undefined && !isName(consumer)) problems.push(`consumer: ${String(consumer)} is not a string, or is empty`);
   if (signal !== undefined && !(signal instanceof AbortSignal)) problems.push("signal: is not an AbortSignal");
   if (typeof log !== "function") problems.push(`log: ${String(log)} is not a function`);
   if (problems.length > 0) throw new TypeError(problems.join("; "));

@@ -40,7 +40,7 @@ impl<P: FromStr> FromStr for Cursor<P> {
     }
 }
 
-/// A position behind something, or at the start of a shard, which is the empty text.
+/// A position after an item, or at the start of a shard, which is the empty text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct After<T>(pub(super) Option<T>);
 
@@ -64,7 +64,7 @@ impl<T: FromStr> FromStr for After<T> {
     }
 }
 
-/// An entry of a stream, before or behind which a page begins. Nothing comes before the first possible entry or behind the
+/// An entry of a stream, before or after which a page begins. Nothing comes before the first possible entry or after the
 /// last one, and Redis refuses such ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryPosition(pub(super) EntryId);

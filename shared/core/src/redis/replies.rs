@@ -1,8 +1,8 @@
-//! Bounds what a server may answer.
+//! Bounds the replies of a server.
 //!
-//! The client library collects a reply until it is complete, however large the server says it is, and drops replies
-//! to nothing. [`Bounded`] follows the frames between socket and library, without collecting them. It ends the
-//! connection at a reply that is too large, and at a reply that nobody asked for.
+//! The client library collects a reply until it is complete, whatever size the server announces, and drops unsolicited
+//! replies. [`Bounded`] follows the frames between socket and library, without collecting them. It ends the connection
+//! at a reply that is too large or unsolicited.
 
 use std::io;
 use std::pin::Pin;
@@ -34,7 +34,7 @@ pub(super) struct Bounded<S> {
     stream: S,
     requests: Frames,
     replies: Frames,
-    /// True if the server may send what was not asked for: RESP3.
+    /// True if the server may send pushes: RESP3.
     has_pushes: bool,
     greeting: Greeting,
 }
@@ -69,9 +69,7 @@ impl<S> Bounded<S> {
         if self.requests.complete == 0 && last.starts_with(b"-") {
             *self.greeting.0.lock() = Some(last);
         }
-        Err(invalid(format!(
-            "the server said, without a request: {said}"
-        )))
+        Err(invalid(format!("unsolicited reply of the server: {said}")))
     }
 }
 
@@ -141,10 +139,10 @@ impl Frames {
         }
     }
 
-    /// Follows the next bytes. The library reports what is not RESP; this reports only the bytes after that.
+    /// Follows the next bytes. The library reports bytes that are not RESP; this reports only the bytes after them.
     fn read(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.is_broken && !bytes.is_empty() {
-            return Err(invalid("not a reply of Redis".to_owned()));
+            return Err(invalid("not a Redis reply".to_owned()));
         }
         let followed = self.follow(bytes);
         self.is_broken |= followed.is_err();

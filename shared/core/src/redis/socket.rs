@@ -1,6 +1,6 @@
 //! Opens sockets to any server: TCP with TLS or without, or a unix socket, with the options that Lisa needs.
 //!
-//! The client library could open them too, but it would not bound what the server answers.
+//! The client library could open them too, but it would not bound the replies of the server.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};

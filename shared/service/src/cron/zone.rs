@@ -241,7 +241,7 @@ mod tests {
         zones
     }
 
-    /// Returns when a time of each day comes, by the rule alone: at its first occurrence, or at the end of the gap that skips
+    /// Returns the instants of a daily time, by the rule alone. That is its first occurrence, or the end of the gap that skips
     /// it.
     fn fires_daily(zone: &Zone, time: civil::Time, around: civil::Date) -> Vec<i64> {
         let days = (-4..=4).map(|days| around.saturating_add(days.days()));

@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 use super::json::{FEW, object};
 use super::problem::{Problem, ProblemCode};
 
-/// Reads the fields of a body, which may be empty. A list in a long body may have a value for every 16 bytes. A field that is `null` is missing.
+/// Reads the fields of a body, which may be empty. A long body may have one value for every 16 bytes. A field that is `null`
+/// is missing.
 ///
 /// # Errors
 /// One problem that lists everything that is wrong.

@@ -67,7 +67,7 @@ impl Guard {
             return Some(Problem::new(ProblemCode::Malformed, detail));
         }
         if !is_framed(request) {
-            let detail = "the only transfer coding is chunked, once";
+            let detail = "Transfer-Encoding must be chunked, exactly once";
             return Some(Problem::new(ProblemCode::Malformed, detail));
         }
         if self.draining.is_cancelled() && !ops::ROUTES.contains(&route) {
@@ -80,8 +80,8 @@ impl Guard {
     }
 }
 
-/// Returns whether the end of the body is certain. hyper also accepts chunks within chunks, which a proxy in between may read
-/// in another way.
+/// Returns true if the end of the body is unambiguous. hyper also accepts chunks within chunks, which a proxy may interpret
+/// differently.
 fn is_framed(request: &Request) -> bool {
     let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {

@@ -1,4 +1,4 @@
-//! Parses JSON that clients send, in memory bounded by what it may hold.
+//! Parses JSON that clients send, in bounded memory.
 //!
 //! A value of two bytes, such as an element of `[0,0]`, takes 32 bytes or more once it is parsed. So the number of values is
 //! limited before any is built.
@@ -29,7 +29,7 @@ pub fn object<'a, T: Deserialize<'a>>(json: &'a [u8], max_values: usize) -> Resu
     serde_json::from_slice(json)
 }
 
-/// Returns true if the text has more than `most` values. Of what is no JSON, counts whatever looks like one.
+/// Returns true if the text has more than `most` values. In text that is not JSON, counts everything that looks like a value.
 fn exceeds(json: &[u8], most: usize) -> bool {
     // Each value is the first one, the first one in an object or array, or follows a comma.
     let (mut values, mut is_in_string, mut bytes) = (1, false, json.iter());
@@ -71,7 +71,7 @@ pub fn elements(json: &[u8], most: usize) -> Result<Elements<'_>, Error> {
     Ok(all)
 }
 
-/// Returns the first element of an array of which only the beginning may be there.
+/// Returns the first element of an array of which perhaps only the beginning has arrived.
 pub fn first_element(json: &[u8]) -> Option<&str> {
     let rest = json.trim_ascii_start().strip_prefix(b"[")?;
     let mut elements = serde_json::Deserializer::from_slice(rest).into_iter::<&RawValue>();

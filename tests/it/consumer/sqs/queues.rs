@@ -35,7 +35,7 @@ async fn a_list_has_the_name_of_a_queue_that_begins_as_wanted() {
         (names.collect::<Vec<_>>(), queues["NextToken"].clone())
     };
     let prefix = |text: &str| json!({ "QueueNamePrefix": text });
-    // A gateway learns of new topics by and by.
+    // A gateway learns of new topics after a while.
     eventually(SOON, async || match listed(prefix("o")).await.0 {
         names if names == ["orders", "other"] => Ok(()),
         names => Err(names.join(" ")),
@@ -76,11 +76,11 @@ async fn attributes_without_a_counterpart_are_ignored_and_logged_once_or_refused
         if answers >= 3 { Ok(log) } else { Err(log) }
     })
     .await;
-    let warnings = log.matches("what has no effect on a queue").count();
+    let warnings = log.matches("attributes that have no effect").count();
     assert_eq!(warnings, 1, "{log}");
     let ignored = "KmsMasterKeyId, MessageRetentionPeriod, ReceiveMessageWaitTimeSeconds, tags";
     assert!(log.contains(ignored), "{log}");
-    // Messages would be handled otherwise than the client believes.
+    // Messages would be handled in another way than the client expects.
     let other = create(json!({"VisibilityTimeout": "1800"}));
     let other = call(site.api(0), "CreateQueue", other).await;
     assert!(other.fails("QueueAlreadyExists").contains("`lease`"));

@@ -67,9 +67,9 @@ class _Client:
 
         `url` is that of the producer, and by default that of `lisa-manager dev`. `gateway` is that of the gateway, if
         it is another. `token` is the bearer token, the path of its file, or a function that returns it; the last two
-        are read for each request. `timeout` is in seconds, for one try from connecting to the last byte of the answer.
-        `tries` limits how often a request is sent. Further arguments are those of `httpx.Client`. A proxy that the
-        environment names gets only requests over `https`; `trust_env=True` or `proxy=` also sends it those over `http`.
+        are read for each request. `timeout` is in seconds, for one try, from connecting to the last byte of the answer.
+        `tries` limits how often a request is sent. Further arguments are those of `httpx.Client`. A proxy from the
+        environment gets only requests over `https`; `trust_env=True` or `proxy=` also sends it those over `http`.
         """
         for name, one in (("url", url), ("gateway", gateway or url)):
             if not re.match(r"https?://[^/]", one):
@@ -79,9 +79,9 @@ class _Client:
         if not isinstance(tries, int) or tries < 1:
             raise ValueError(f"tries: {tries!r} is less than 1")
         if not (token is None or isinstance(token, (str, Path)) or callable(token)):
-            raise TypeError("token: must be a text, a Path or a function")
+            raise TypeError("token: must be a str, a Path or a function")
         if isinstance(token, str) and not _is_token(token):
-            raise ValueError("token: is empty, or has characters that no token has")
+            raise ValueError("token: is empty, or has invalid characters")
         self._urls = (url.rstrip("/"), (gateway or url).rstrip("/"))
         self._token, self._timeout, self._tries, self._options = token, timeout, tries, http
         self._open()
@@ -90,7 +90,7 @@ class _Client:
         raise NotImplementedError
 
     def _request(self, request: flows.Request) -> dict[str, Any]:
-        # Without it, an answer could be compressed, and have any length.
+        # Otherwise, a response could be compressed, and decompress to any length.
         headers: dict[str, Any] = {**request.headers, "accept-encoding": "identity"}
         if self._token is not None:
             headers["authorization"] = f"Bearer {_read_token(self._token)}"
@@ -462,11 +462,11 @@ def _is_token(text: str) -> bool:
 
 
 def _read_token(token: str | Path | Callable[[], str]) -> str:
-    """Returns the token now. While it is rotated, its file may be missing or empty for a moment."""
+    """Reads the token. While it is rotated, its file may be missing or empty for a moment."""
     try:
         text = token.read_text() if isinstance(token, Path) else token if isinstance(token, str) else token()
         if not _is_token(text):
-            raise ValueError("it is empty, or has characters that no token has")
+            raise ValueError("it is empty, or has invalid characters")
     except Exception as error:
         failed = TransportError(f"cannot read the token: {error}")
         failed.in_doubt = False

@@ -22,7 +22,7 @@ class LisaError(Exception):
 
 
 class TransportError(LisaError):
-    """Lisa did not answer: no connection, a timeout, a broken connection, or something else answered.
+    """No response from Lisa: no connection, a timeout, a broken connection, or a response from something else.
 
     Also raised if the file or the function with the token fails. The request can be repeated.
     """
@@ -113,4 +113,4 @@ def problem_of(status: int, content: bytes, headers: Mapping[str, str]) -> Probl
     detail = content[:200].decode(errors="replace")
     if 300 <= status < 400:
         detail = "a redirect, which is not followed"
-    return problem(status, {"title": "not an answer of Lisa", "detail": detail}, retry_after)
+    return problem(status, {"title": "not an answer from Lisa", "detail": detail}, retry_after)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 MAX_ITEMS = 1000
 MAX_BYTES = 4 * 1024 * 1024
-# 16 MiB of payloads, each byte of which JSON may write with six, and their headers.
+# 16 MiB of payloads, each byte of which may take six in JSON, and their headers.
 MAX_PAYLOADS = 128 * 1024 * 1024
 
 
@@ -117,8 +117,8 @@ def read_answer(answer: Reply | TransportError | None, read: Callable[[Any], T])
     try:
         return read(json.loads(answer.body))
     except Exception as error:
-        # A proxy may answer with anything. What Lisa did is not known.
-        return TransportError(f"not an answer of Lisa: {error!r}")
+        # A proxy may answer with anything. Lisa may have carried out the request.
+        return TransportError(f"not an answer from Lisa: {error!r}")
 
 
 def results_of(kind: type[T], count: int, body: Any) -> list[T | LisaError]:

@@ -1,4 +1,4 @@
-"""The HTTP policy of both clients: a time limit for the whole call, bounded answers, and no proxy that sees tokens.
+"""The HTTP policy of both clients: a time limit for each try, bounded responses, and no proxy that sees tokens.
 
 All failures of the transport are a `TransportError`.
 """
@@ -25,8 +25,8 @@ PIECE = 65_536
 def open_client(options: dict[str, Any]) -> httpx.Client:
     """Opens a client whose calls end at their `time_limit`."""
     client = httpx.Client(**_with_proxy_policy(options))
-    # httpx limits each read and write, so a server that dribbles could hold a call forever. It has no option for a
-    # network backend.
+    # httpx limits each read and write, so a server that sends single bytes could hold a call forever. It has no option
+    # for a network backend.
     for transport in (client._transport, *client._mounts.values()):
         if isinstance(transport, httpx.HTTPTransport):
             transport._pool._network_backend = _Backend(transport._pool._network_backend)
@@ -39,7 +39,7 @@ def open_async_client(options: dict[str, Any]) -> httpx.AsyncClient:
 
 
 def _with_proxy_policy(options: dict[str, Any]) -> dict[str, Any]:
-    """A proxy of the environment gets `https` requests, which it cannot read, but no others."""
+    """Restricts a proxy from the environment to `https` requests, which it cannot read."""
     if options.keys() & {"proxy", "proxies", "mounts", "trust_env", "transport"}:
         return options
     return {**options, "mounts": {"http://": None}}
@@ -63,13 +63,13 @@ class Body:
         self._reply, self._limit, self._content = reply, limit, bytearray()
         # No encoding was accepted. A few bytes of one can decode to gigabytes.
         if reply.headers.get("content-encoding", "identity").lower() != "identity":
-            raise TransportError("not an answer of Lisa: it is compressed")
+            raise TransportError("not an answer from Lisa: it is compressed")
 
     def add(self, part: bytes) -> None:
         """Adds a part."""
         self._content += part
         if len(self._content) > self._limit:
-            raise TransportError(f"not an answer of Lisa: it is longer than {self._limit} bytes")
+            raise TransportError(f"not an answer from Lisa: it is longer than {self._limit} bytes")
 
     def end(self) -> Reply:
         """Returns the complete answer."""

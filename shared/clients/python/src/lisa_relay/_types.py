@@ -74,7 +74,7 @@ def plain(name: str, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(name, item) for item in value]
     if name in _DURATIONS and not isinstance(value, str):
-        raise TypeError(f"{name}: {value!r} is not a duration: use a timedelta, or a text like '30s'")
+        raise TypeError(f"{name}: {value!r} is not a duration: use a timedelta, or a string like '30s'")
     if name in _INSTANTS and not isinstance(value, str):
         raise TypeError(f"{name}: {value!r} is not an instant: use a datetime, or a text in RFC 3339")
     return value
@@ -86,7 +86,7 @@ def seconds(name: str, value: Any) -> float:
         return value.total_seconds()
     text = plain(name, value)
     if not isinstance(value, str) or not _PARTS.fullmatch(text):
-        raise ValueError(f"{name}: {value!r} is not a duration: use a timedelta, or a text like '30s'")
+        raise ValueError(f"{name}: {value!r} is not a duration: use a timedelta, or a string like '30s'")
     return sum(int(count) * _UNITS[unit] for count, unit in re.findall(r"([0-9]+)\s*([a-z]+)", text))
 
 
@@ -348,5 +348,5 @@ def read(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
 def read_delivery(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
     """Reads a delivery, which cannot be settled without its token."""
     if not isinstance(body["token"], str):
-        raise TypeError("token: must be a text")
+        raise TypeError("token: must be a string")
     return read(kind, body, **more)

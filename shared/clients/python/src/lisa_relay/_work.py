@@ -42,9 +42,9 @@ def check_arguments(
     *,
     in_threads: bool,
 ) -> None:
-    """Raises all that is wrong with the arguments of `work`. Found later, it would be charged to messages."""
+    """Raises one error for all wrong arguments of `work`. Later, they would count as failed attempts of messages."""
     problems = [
-        f"{name}: {value!r} is not a text"
+        f"{name}: {value!r} is not a string, or is empty"
         for name, value in (("topic", topic), ("group", group), ("consumer", consumer))
         if not ((isinstance(value, str) and value) or (name == "consumer" and value is None))
     ]
@@ -55,7 +55,7 @@ def check_arguments(
     elif not in_threads and inspect.isroutine(handler) and not _is_async(handler):
         problems.append(f"handler: {handler!r} is not an async function: declare it with `async def`, or use Lisa")
     if type(concurrency) is not int or concurrency < 1:
-        problems.append(f"concurrency: {concurrency!r} is not a number from 1")
+        problems.append(f"concurrency: {concurrency!r} is not an integer of at least 1")
     for name, value in (("lease", lease), ("wait", wait)):
         try:
             if seconds(name, value) <= 0:
@@ -149,7 +149,7 @@ async def _call(handler: Handler, delivery: AsyncDelivery) -> Outcome | None:
 
 
 async def _cancel(handling: asyncio.Future[Outcome | None]) -> None:
-    """Cancels a handler, and waits for its end, so that it does not run beside the next one."""
+    """Cancels a handler, and waits for its end, so that it does not run next to the following one."""
     handling.cancel()
     await asyncio.wait({handling})
     if not handling.cancelled():
@@ -158,7 +158,7 @@ async def _cancel(handling: asyncio.Future[Outcome | None]) -> None:
 
 
 def _outcome_of(handling: asyncio.Future[Outcome | None], delivery: AsyncDelivery) -> Outcome:
-    """Returns the outcome of a handler. Whatever it raises, and a wrong outcome, is a failed attempt."""
+    """Returns the outcome of a handler. An exception or an invalid outcome is a failed attempt."""
     try:
         outcome = handling.result()
         if outcome is None:

@@ -35,8 +35,8 @@ local function note_failure(g, id, attempt, error, outcome, time)
     'r', string.match(error, '%z([^%z]+)'), 'o', outcome, 't', whole(time))
 end
 
--- Puts a copy into retry. `due` is the due time of its attempt if that is delivered again uncounted: one that comes at once
--- takes its old place by its due time. Without `due`, the next attempt is due at `time`.
+-- Puts a copy into retry. `due` is the due time of its attempt if that is delivered again uncounted. Without a pause, the
+-- copy then returns to its old position. Without `due`, the next attempt is due at `time`.
 local function come_again(g, m, time, due, attempts, crashes, error)
   due = due and math.min(due, now)
   local is_pause = time > now

@@ -40,9 +40,9 @@ local function wake(channel, stats, alarm, due)
   end
 end
 
--- Parses an `attempts` value: attempts made, crashes since the last handler ended, the last error with the last attempts
--- behind it (see `attempts.lua`), and the due time of the next attempt, or nil if the zset that has the copy says it.
--- Without one: 0, 0, ''.
+-- Parses an `attempts` value. Returns the attempts made, the crashes since the last handler ended, and the last error with
+-- the last attempts behind it (see `attempts.lua`). Then the due time of the next attempt, or nil if the zset that has the
+-- copy has it. Without a value: 0, 0, ''.
 local function read_attempts(value)
   local attempts, crashes, due, error = string.match(value or '', '^(%d+) (%d+)@?(%d*) (.*)$')
   return tonumber(attempts) or 0, tonumber(crashes) or 0, error or '', tonumber(due)

@@ -135,7 +135,7 @@ local function lapse_now(g, m, attempts, error)
   return lapse(g, m, attempts, is_expired and 'on_expired' or 'on_late', is_expired and EXPIRED or LATE, error)
 end
 
--- Returns the time to note on an entry of a message that a rate has let go: a hand-back returns its slot.
+-- Returns the time to note on an entry if the group has a rate and the attempt was due earlier: a hand-back returns its slot.
 local function released_at(due)
   return interval and due < now and due_text(now)
 end

@@ -12,7 +12,8 @@
 -- Safe to repeat.
 --
 -- An entry that was delivered but is not pending lost its consumer by force (XGROUP DELCONSUMER, an interrupted script). No
--- consumer would ever see it again, so its message goes to retry, due as it was. An entry without a stored message is counted as lost.
+-- consumer would ever see it again, so its message goes to retry, with the same due time. An entry without a stored
+-- message is counted as lost.
 local g, after, batch = groups[tonumber(ARGV[3])], ARGV[4], tonumber(ARGV[5])
 
 read_all_sizes()

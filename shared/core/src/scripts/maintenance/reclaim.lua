@@ -11,9 +11,9 @@
 -- Safe to repeat: a reclaimed entry is 'kept' the second time, because it is no longer pending. One that is 'held' is not
 -- idle any more until its lease is over, or for a lease of the topic.
 --
--- Each message that a dead process held gets one more crash and comes again immediately, due as it was. Only a marked one (delivery count
--- above 1) is charged an attempt, and then waits as its retry policy says. A delivery count above 2 is the end of the lease
--- of a delivery that a gateway settles, in ms: it is charged when that time has come, and no process has crashed.
+-- Each message that a dead process held gets one more crash and comes again immediately, with the same due time. Only a marked
+-- one (delivery count above 1) is charged an attempt, and then waits as its retry policy says. A delivery count above 2 is the
+-- end of the lease of a delivery that a gateway settles, in ms. It is charged then, without a crash.
 local g, lease, first = read_sizes(groups[tonumber(ARGV[3])]), tonumber(ARGV[4]), 5
 
 local reply = {'reclaimed'}

@@ -1,9 +1,9 @@
-//! Bounds what a NATS server may send.
+//! Bounds the lines and messages of a NATS server.
 //!
-//! The client library collects a line or a message until it is complete, however large the server says it is, and it
-//! opens its sockets itself. So it connects to a loopback port of this process. A [`Bridge`] connects that to the server,
-//! follows the frames without collecting them, and ends the connection at one that is too large. TLS ends here. Only the
-//! client knows the name that a connection must give; the bridge replaces it, and adds the user of the URL.
+//! The client library collects a line or a message until it is complete, whatever size the server announces. It also opens
+//! its sockets itself. So it connects to a loopback port of this process. A [`Bridge`] connects that to the server, follows
+//! the frames without collecting them, and ends the connection at one that is too large. The bridge terminates TLS. Only the
+//! client knows the name that a connection must send; the bridge replaces it, and adds the user of the URL.
 
 use std::future::pending;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -28,7 +28,7 @@ use super::NatsConnection;
 
 /// The largest size of a line, in bytes. Only `INFO` has more than 4 KiB: it names the servers of the cluster.
 const MAX_LINE: usize = 64 * 1024;
-/// The number of pings after which a server that reads no answer is cut off. The client keeps each answer.
+/// The number of pings after which a server that reads no reply is disconnected. The client keeps each reply in memory.
 const MAX_PINGS: u64 = 1000;
 const BUFFER: usize = 16 * 1024;
 const DEFAULT_PORT: u16 = 4222;
@@ -171,7 +171,8 @@ impl Links {
         }
     }
 
-    /// Connects the client to the first server that answers, beginning with the one after `first` if that one ends.
+    /// Connects the client to the first server that answers, beginning with `first`. The next connection begins with the one
+    /// after that.
     async fn link(&self, client: &mut TcpStream, first: &mut usize) -> Result<(), String> {
         let mut failed = Vec::new();
         for _ in 0..self.servers.len() {
@@ -206,13 +207,13 @@ impl Links {
         let info = line.strip_prefix(b"INFO ");
         let info = info.and_then(|info| serde_json::from_slice::<Value>(info).ok());
         let Some(Value::Object(mut info)) = info else {
-            return Err("not a NATS server: it did not begin with INFO".to_owned());
+            return Err("not a NATS server: it did not send INFO first".to_owned());
         };
         let asks_for_tls = info.get("tls_required") == Some(&Value::Bool(true));
         let stream: Box<dyn Stream> = match server.tls || asks_for_tls {
             true => {
                 if !rest.is_empty() {
-                    return Err("the server sent data before TLS".to_owned());
+                    return Err("the server sent data before the TLS handshake".to_owned());
                 }
                 let config = client_config(self.ca_file.as_deref(), None)?;
                 let name = ServerName::try_from(server.host.clone());
@@ -280,7 +281,7 @@ impl Links {
                 };
                 let more = frames.read(&buffer[..count])?;
                 if pings.fetch_add(more, Ordering::Relaxed) + more > MAX_PINGS {
-                    return Err(format!("{MAX_PINGS} pings without reading an answer"));
+                    return Err(format!("{MAX_PINGS} pings without reading a reply"));
                 }
                 sent = to_client.write_all(&buffer[..count]).await;
             }
@@ -289,7 +290,7 @@ impl Links {
         let client_ended = async {
             let sent: std::io::Result<()> = up.await;
             if sent.is_err() {
-                // The server may have said why it does not read.
+                // The server may have sent the reason why it does not read.
                 pending::<()>().await;
             }
         };
