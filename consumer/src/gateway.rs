@@ -197,6 +197,11 @@ impl Gateway {
             .routes(routes!(settle::extend))
             .routes(routes!(batch::settle_batch))
             .routes(routes!(batch::extend_batch));
+        // Without tokens, nobody is a stranger.
+        let settle = match tokens.is_empty() {
+            true => settle.route_layer(tokens.require(Scope::Receive)),
+            false => settle,
+        };
         let (router, description) = OpenApiRouter::with_openapi(lisa_producer::http::describe())
             .merge(pull)
             .merge(settle)

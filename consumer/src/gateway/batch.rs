@@ -177,12 +177,18 @@ impl Batch {
             }
             Format::Array => {
                 let admits = |begun: &[u8]| {
-                    let first = first_element(&begun[..begun.len().min(2 * MAX_ITEM)]);
+                    let first = first_element(begun);
                     first.is_some_and(|item| verb.admits(&gateway, item.as_bytes()))
                 };
-                let body = read_admitting(body, MAX_ARRAY, gateway.bodies(), admits);
-                let (body, _reserved) = body.await?;
+                let limits = gateway.bodies();
+                let body = read_admitting(body, MAX_ARRAY, 2 * MAX_ITEM, limits, admits);
+                let (body, reserved) = body.await?;
                 let items = split(&without_bom(body))?;
+                if reserved.is_of_stranger() && items.len() > MAX_STRANGE {
+                    let detail =
+                        "the first item has no valid token of a delivery; nothing was done";
+                    return Err(Problem::new(ProblemCode::InvalidDeliveryToken, detail));
+                }
                 let mut results = Vec::new();
                 for items in items.chunks(MAX_BATCH) {
                     results.extend(verb.run(&gateway, items).await);
@@ -276,16 +282,17 @@ impl Verb {
 /// Reads the delivery of an item, and its outcome.
 fn settlement(gateway: &Gateway, item: &[u8]) -> Result<(Claims, Outcome), Problem> {
     let item: SettleItem<'_> = object(item, FEW).map_err(invalid)?;
-    let outcome = item.outcome()?;
-    Ok((gateway.open(&item.token)?, outcome))
+    // Clients without a token do not get long errors.
+    Ok((gateway.open(&item.token)?, item.outcome()?))
 }
 
 /// Reads the delivery of an item, and its new lease.
 fn extension(gateway: &Gateway, item: &[u8]) -> Result<(Claims, LeaseOptions), Problem> {
     let item: ExtendItem<'_> = object(item, FEW).map_err(invalid)?;
+    let claims = gateway.open(&item.token)?;
     let lease = item.lease.map_or("null", RawValue::get);
     let options = read_fields(format!(r#"{{"lease":{lease}}}"#).as_bytes())?;
-    Ok((gateway.open(&item.token)?, options))
+    Ok((claims, options))
 }
 
 fn invalid(error: serde_json::Error) -> Problem {

@@ -24,7 +24,7 @@ impl Queries {
         Self(Shares::new(most, most.div_ceil(2)))
     }
 
-    /// Runs a read in a slot and in time.
+    /// Runs a read of the current viewer in a slot and in time.
     ///
     /// # Errors
     /// The error of the read, or that it took too long.
@@ -32,9 +32,18 @@ impl Queries {
         &self,
         read: impl Future<Output = Result<T, E>>,
     ) -> Result<T, String> {
+        self.run_for(Client::current(), read).await
+    }
+
+    /// Runs a read like [`Self::run`], in the share of a client.
+    async fn run_for<T, E: std::fmt::Display>(
+        &self,
+        client: Client,
+        read: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, String> {
         let until = Instant::now() + WITHIN;
         let late = |_| "Redis did not answer in time".to_owned();
-        let mut slot = self.0.begin(Client::current());
+        let mut slot = self.0.begin(client);
         slot.add(1, until)
             .await
             .map_err(|shortage| match shortage {
@@ -110,7 +119,8 @@ impl<T> Cached<T> {
         let is_fresh = slot.tried.is_some_and(|at| at.elapsed() < slot.fresh_for);
         if !is_fresh {
             let begun = Instant::now();
-            match queries.run(read()).await {
+            // For all viewers: not in the share of the one who comes first, who may have used it up.
+            match queries.run_for(Client::Unknown, read()).await {
                 Ok(value) => {
                     slot.value = Some((Instant::now(), Arc::new(value)));
                     slot.error = None;

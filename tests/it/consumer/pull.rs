@@ -122,7 +122,7 @@ pub(super) async fn pull_one(api: &Api, topic: &str, lease: &str) -> Value {
 }
 
 /// Checks the number of pulls that wait at a gateway.
-async fn waiting(api: &Api, count: u64) -> Result<(), u64> {
+pub(super) async fn waiting(api: &Api, count: u64) -> Result<(), u64> {
     let metrics = api.get("/metrics").await.body;
     let lines = metrics.lines();
     let gauges = lines.filter(|line| line.starts_with("lisa_pulls_waiting{"));

@@ -307,7 +307,35 @@ async fn lines_without_a_token_hold_no_connection_for_long() {
     let answer = String::from_utf8_lossy(&answer);
     let errors = answer.matches("\"error\"").count();
     assert!((1..=300).contains(&errors), "{errors} errors");
-    assert!(answer.contains("the next ones are not read"), "{answer}");
+    assert!(answer.contains("further lines are not read"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn arrays_without_a_token_end_early_and_get_short_answers() {
+    let gateway = Gateway::start(1000).await;
+    let zeros = format!("[{}0]", "0,".repeat(999));
+    let spaces = format!("[{}", " ".repeat(64 * 1024));
+    let item = format!(
+        "{{\"token\":\"x\",\"retry\":{{{}\"z\":0}}}}",
+        "\"a\":0,".repeat(1000)
+    );
+    for (body, status, longest) in [
+        (zeros, 401, 1000),
+        (spaces, 401, 1000),
+        (format!("[{item}]"), 200, 1000),
+    ] {
+        let request = gateway.api.request(Method::POST, "/v1/deliveries:settle");
+        let request = request
+            .header("content-type", "application/json")
+            .body(body);
+        let reply = request.send().await.expect("an answer");
+        assert_eq!(reply.status(), status);
+        let text = reply.text().await.expect("a text");
+        assert!(
+            text.contains("invalid_delivery_token") && text.len() < longest,
+            "{text}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,7 @@
 //! Each handles batches until nothing is left, and stops between batches at a shutdown. Repeating the call handles the rest.
 //! The audit log records both, as actions of an operator.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,10 +90,10 @@ impl Running {
     }
 
     /// Runs the work until its end, or the shutdown. Returns the receiver of its result, which need not be awaited.
-    fn start(
+    fn start<E: Display + Send>(
         self,
         call: &Call<'_>,
-        work: impl Future<Output = Result<u64, BrokerError>> + Send + 'static,
+        work: impl Future<Output = Result<u64, E>> + Send + 'static,
     ) -> oneshot::Receiver<Result<(), SqsError>> {
         let (verb, topic) = &self.operation;
         let broker = &self.service.gateway.process().broker;
@@ -157,7 +158,10 @@ pub(super) async fn purge(call: &Call<'_>, request: Purge) -> Result<Response, S
     let ended = running.start(call, purging.run());
     tokio::select! {
         biased;
-        ended = ended => ended.unwrap_or(Ok(()))?,
+        ended = ended => ended.unwrap_or_else(|_| {
+            let message = "The purge ended early; call it again.";
+            Err(SqsError::new(Kind::ServiceUnavailable, message))
+        })?,
         Ok(()) = may_answer => {}
     }
     Ok(ok(&json!({})))
@@ -199,6 +203,10 @@ pub(super) async fn start_move(call: &Call<'_>, request: StartMove) -> Result<Re
     Ok(ok(&json!({ "TaskHandle": MessageId::generate() })))
 }
 
+fn shown(error: BrokerError) -> String {
+    error.to_string()
+}
+
 /// A purge.
 struct Purging {
     service: Arc<Service>,
@@ -233,16 +241,16 @@ impl Extent {
 
 impl Purging {
     /// Ends all messages that are not in garbage. Returns their number.
-    async fn run(mut self) -> Result<u64, BrokerError> {
+    async fn run(mut self) -> Result<u64, String> {
         let mut count = 0;
         for _ in 0..PASSES {
             let mut done = 0;
             // Messages move in about this order.
             for state in [State::Waiting, State::Retry, State::Parked, State::Backlog] {
-                done += self.cancel_all(state).await?;
+                done += self.cancel_all(state).await.map_err(shown)?;
             }
-            done += self.take_all().await;
-            done += self.end_in_flight().await?;
+            done += self.take_all().await?;
+            done += self.end_in_flight().await.map_err(shown)?;
             count += done;
             if done == 0 {
                 break;
@@ -282,7 +290,7 @@ impl Purging {
     }
 
     /// Takes the messages that are ready, and acknowledges them. Stops at a message that the purge does not include.
-    async fn take_all(&mut self) -> u64 {
+    async fn take_all(&mut self) -> Result<u64, String> {
         let service = self.service.clone();
         let (gateway, group) = (&service.gateway, &service.options.group);
         let options = PullOptions {
@@ -296,11 +304,8 @@ impl Purging {
             self.extent.answer_in_time();
             let mut taken = match take(gateway, &self.topic, group, &options).await {
                 Ok(Some(taken)) => taken,
-                Ok(None) => return count,
-                Err(problem) => {
-                    tracing::warn!(topic = %self.topic.name(), error = problem.detail(), "cannot purge ready messages");
-                    return count;
-                }
+                Ok(None) => return Ok(count),
+                Err(problem) => return Err(problem.detail().to_owned()),
             };
             taken.handed.delivered();
             let claims = taken.pulled.iter();
@@ -317,7 +322,7 @@ impl Purging {
                 count += u64::from(ended.is_ok_and(|ended| ended.outcome == "acked"));
             }
             if is_last {
-                return count;
+                return Ok(count);
             }
         }
     }

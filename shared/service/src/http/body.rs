@@ -63,6 +63,15 @@ impl BodyLimits {
         }
     }
 
+    /// Returns limits with separate memory for clients that were not admitted yet.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self {
+            strangers: Shares::new(OF_STRANGERS.all, OF_STRANGERS.of_one),
+            ..self.clone()
+        }
+    }
+
     /// Begins the body of the request being answered.
     fn begin(&self) -> Reservation {
         let is_admitted = auth::is_admitted();
@@ -98,7 +107,8 @@ impl Reservation {
     }
 
     /// Returns true if the client was not admitted yet.
-    fn is_of_stranger(&self) -> bool {
+    #[must_use]
+    pub fn is_of_stranger(&self) -> bool {
         self.clients.is_some()
     }
 
@@ -139,6 +149,12 @@ pub enum BodyError {
     /// Too many large bodies arrive at the same time; a later attempt may succeed.
     #[error("too many large bodies at the same time{}; retry later", match .0 { Shortage::OfClient => " from this client", Shortage::OfAll => "" })]
     Crowded(Shortage),
+    /// The beginning of a long body has no valid credential.
+    #[error("the first {limit} bytes have no valid token of a delivery; the body is not read")]
+    Stranger {
+        /// The length of the beginning in bytes.
+        limit: usize,
+    },
     /// The body did not arrive in time.
     #[error("body not received in time")]
     Timeout,
@@ -158,6 +174,7 @@ impl From<BodyError> for Problem {
         let code = match error {
             BodyError::TooLarge { .. } | BodyError::LineTooLong { .. } => ProblemCode::TooLarge,
             BodyError::Crowded(_) => ProblemCode::Unavailable,
+            BodyError::Stranger { .. } => ProblemCode::InvalidDeliveryToken,
             BodyError::Timeout => ProblemCode::Timeout,
             BodyError::Broken(_) => ProblemCode::Invalid,
         };
@@ -197,17 +214,19 @@ pub async fn read_reserved(
     max_bytes: usize,
     limits: &BodyLimits,
 ) -> Result<(Bytes, Reservation), BodyError> {
-    read_admitting(body, max_bytes, limits, |_| false).await
+    read_admitting(body, max_bytes, max_bytes, limits, |_| false).await
 }
 
 /// Reads a body like [`read_reserved`] that itself has the credential of its client. `admits` gets the beginning that has
-/// arrived, each time at least twice as much as before. Once it returns true, the client is admitted.
+/// arrived, each time at least twice as much as before. Once it returns true, the client is admitted. If it has not in the
+/// first `max_strange` bytes, the body is refused.
 ///
 /// # Errors
 /// As [`read_limited`].
 pub async fn read_admitting(
     mut body: Body,
     max_bytes: usize,
+    max_strange: usize,
     limits: &BodyLimits,
     admits: impl Fn(&[u8]) -> bool,
 ) -> Result<(Bytes, Reservation), BodyError> {
@@ -253,6 +272,9 @@ pub async fn read_admitting(
             if admits(if whole.is_empty() { &first } else { &whole }) {
                 reserved.admit(reserved.share.client())?;
             }
+        }
+        if reserved.is_of_stranger() && size > max_strange {
+            return Err(BodyError::Stranger { limit: max_strange });
         }
     }
     let bytes = if whole.is_empty() {
@@ -511,7 +533,7 @@ mod tests {
         let crowded = stranger.unwrap_err().to_string();
         assert!(crowded.contains("from this client"), "{crowded}");
         let admits = |begun: &[u8]| begun.len() >= 2 * 1024 * 1024;
-        let (bytes, reserved) = read_admitting(pieces(20), most, &limits, admits)
+        let (bytes, reserved) = read_admitting(pieces(20), most, most, &limits, admits)
             .await
             .unwrap();
         assert_eq!(bytes.len(), 20 * 1024 * 1024);
@@ -519,6 +541,9 @@ mod tests {
         assert!(limits.clients.free() <= OF_CLIENTS.all - 19 * 1024 * 1024);
         drop(reserved);
         assert_eq!(limits.clients.free(), OF_CLIENTS.all);
+        let mib = 1024 * 1024;
+        let refused = read_admitting(pieces(20), most, mib, &limits, |_| false).await;
+        assert!(matches!(refused, Err(BodyError::Stranger { limit }) if limit == mib));
     }
 
     /// Returns a body of `kib` KiB without a line break, which then stalls.

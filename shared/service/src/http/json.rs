@@ -73,6 +73,7 @@ pub fn elements(json: &[u8], most: usize) -> Result<Elements<'_>, Error> {
 
 /// Returns the first element of an array of which perhaps only the beginning has arrived.
 pub fn first_element(json: &[u8]) -> Option<&str> {
+    let json = json.strip_prefix("\u{feff}".as_bytes()).unwrap_or(json);
     let rest = json.trim_ascii_start().strip_prefix(b"[")?;
     let mut elements = serde_json::Deserializer::from_slice(rest).into_iter::<&RawValue>();
     Some(elements.next()?.ok()?.get())

@@ -106,3 +106,31 @@ async fn purges_and_requeues_are_in_the_audit_log() {
         ]
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_that_gets_no_turn_fails_and_succeeds_later() {
+    let more = "consumer.gateway.sqs = true\nconsumer.gateway.max_waiting = 1\n";
+    let site = Site::start("[topics.t]\n[topics.u]", more).await;
+    let api = site.api(0);
+    send(api, "t", json!({"MessageBody": "x"})).await;
+    let ready = async |count: u64| {
+        eventually(SOON, async || match site.stats("t").await {
+            stats if stats["groups"][0]["ready"] == count => Ok(()),
+            stats => Err(stats),
+        })
+        .await;
+    };
+    ready(1).await;
+    let other = api.clone();
+    let receive = json!({"WaitTimeSeconds": 20});
+    let receive =
+        tokio::spawn(async move { call(&other, "ReceiveMessage", of("u", receive)).await });
+    eventually(SOON, async || waiting(api, 1).await).await;
+    let refused = call(api, "PurgeQueue", of("t", json!({}))).await;
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    ready(1).await;
+    send(api, "u", json!({"MessageBody": "x"})).await;
+    receive.await.unwrap().ok();
+    call(api, "PurgeQueue", of("t", json!({}))).await.ok();
+    ready(0).await;
+}

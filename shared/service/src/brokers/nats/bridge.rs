@@ -9,7 +9,7 @@ use std::future::pending;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lisa_core::percent;
@@ -18,6 +18,7 @@ use lisa_core::tls::client_config;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -34,6 +35,8 @@ const BUFFER: usize = 16 * 1024;
 const DEFAULT_PORT: u16 = 4222;
 /// The pause after an error of the listener, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The most connections at a time. The client has one, or two for a moment.
+const MAX_OPEN: usize = 16;
 
 /// Connects a client of this process to the first server that answers. It ends when it is dropped.
 pub(super) struct Bridge {
@@ -80,6 +83,7 @@ impl Bridge {
             secret: secret.clone(),
             name: name.to_owned(),
             failure: failure.clone(),
+            next: AtomicUsize::new(0),
         };
         Ok(Self {
             address,
@@ -152,33 +156,42 @@ struct Links {
     secret: String,
     name: String,
     failure: Failure,
+    /// The number of the server for the next connection.
+    next: AtomicUsize,
 }
 
 impl Links {
-    /// Serves one connection of the client after the other.
+    /// Serves the connections of the client. Another program on this machine may connect, too, and say nothing. So some
+    /// are served at a time.
     async fn serve(self, listener: TcpListener) {
-        let mut first = 0;
+        let links = Arc::new(self);
+        let mut open = JoinSet::new();
         loop {
+            while open.len() >= MAX_OPEN {
+                open.join_next().await;
+            }
             let Ok((mut client, _)) = listener.accept().await else {
                 sleep(PAUSE).await;
                 continue;
             };
-            self.failure.take();
-            // Before the client sees the end of its connection.
-            if let Err(reason) = self.link(&mut client, &mut first).await {
-                *self.failure.0.lock() = Some(reason);
-            }
+            let links = links.clone();
+            open.spawn(async move {
+                links.failure.take();
+                // Before the client sees the end of its connection.
+                if let Err(reason) = links.link(&mut client).await {
+                    *links.failure.0.lock() = Some(reason);
+                }
+            });
         }
     }
 
-    /// Connects the client to the first server that answers, beginning with `first`. The next connection begins with the one
-    /// after that.
-    async fn link(&self, client: &mut TcpStream, first: &mut usize) -> Result<(), String> {
+    /// Connects the client to the first server that answers. The next connection begins with the one after that.
+    async fn link(&self, client: &mut TcpStream) -> Result<(), String> {
         let mut failed = Vec::new();
         for _ in 0..self.servers.len() {
-            let server = &self.servers[*first];
+            let next = self.next.fetch_add(1, Ordering::Relaxed) % self.servers.len();
+            let server = &self.servers[next];
             let shown = format!("{}:{}", server.host, server.port);
-            *first = (*first + 1) % self.servers.len();
             match timeout(self.connect_timeout, self.open(server)).await {
                 Ok(Ok(opened)) => {
                     let ended = self.pass(client, opened, server).await;
