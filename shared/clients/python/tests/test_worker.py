@@ -307,7 +307,10 @@ def test_a_cancelled_handler_ends_before_the_next_begins(topic: str) -> None:
                 nonlocal running, most
                 running += 1
                 most = max(most, running)
-                if delivery.json() == 0:
+                try:
+                    if delivery.json() != 0:
+                        stop.set()
+                        return
                     # Another worker settles it.
                     await lisa.settle(delivery.token, lr.Ack())
                     try:
@@ -315,9 +318,8 @@ def test_a_cancelled_handler_ends_before_the_next_begins(topic: str) -> None:
                     except asyncio.CancelledError:
                         # Cleaning up takes a moment, in which the next message could be pulled.
                         await lisa.pull(topic, "other", wait="500ms")
-                else:
-                    stop.set()
-                running -= 1
+                finally:
+                    running -= 1
 
             await lisa.send(topic, 0)
             await lisa.work(topic, handler, lease=ONCE, stop=stop)
