@@ -3,129 +3,18 @@
 //! Enforces only sizes and times; the routes interpret the bytes. Clients that were not admitted share less memory, and all
 //! lines of one together have the time of one line.
 
-use std::time::Duration;
-
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::{IntoResponse, Response};
 use bytes::{Buf, BytesMut};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
-use super::auth;
 use super::problem::{Problem, ProblemCode};
-use super::share::{Client, Share, Shares, Shortage};
+use super::share::Shortage;
 
-/// The memory for incomplete bodies, in bytes.
-struct Room {
-    all: usize,
-    of_one: usize,
-    /// The first bytes of each body, which do not count. A connection costs about as much anyway, and small bodies are never
-    /// refused.
-    free: usize,
-}
+mod memory;
 
-/// The memory for admitted clients of a listener.
-const OF_CLIENTS: Room = Room {
-    all: 256 * 1024 * 1024,
-    of_one: 128 * 1024 * 1024,
-    free: 64 * 1024,
-};
-/// The memory for all others, who cannot take that of the clients.
-const OF_STRANGERS: Room = Room {
-    all: 32 * 1024 * 1024,
-    of_one: 16 * 1024 * 1024,
-    free: 8 * 1024,
-};
-
-/// The limits of the bodies of a listener. Clones share the memory.
-#[derive(Clone, Debug)]
-pub struct BodyLimits {
-    within: Duration,
-    clients: Shares,
-    strangers: Shares,
-}
-
-impl BodyLimits {
-    /// Creates limits. Each body, or each line of one, must arrive `within` this time.
-    ///
-    /// All incomplete bodies of admitted clients together take at most 256 MiB, and those of one client half of it. The first
-    /// 64 KiB of each do not count. Bodies of other clients take at most 32 MiB, beyond 8 KiB each.
-    #[must_use]
-    pub fn new(within: Duration) -> Self {
-        Self::with_room(within, OF_CLIENTS.all, OF_CLIENTS.of_one)
-    }
-
-    fn with_room(within: Duration, all: usize, of_one: usize) -> Self {
-        Self {
-            within,
-            clients: Shares::new(all, of_one),
-            strangers: Shares::new(OF_STRANGERS.all, OF_STRANGERS.of_one),
-        }
-    }
-
-    /// Returns limits with separate memory for clients that were not admitted yet.
-    #[must_use]
-    pub fn apart(&self) -> Self {
-        Self {
-            strangers: Shares::new(OF_STRANGERS.all, OF_STRANGERS.of_one),
-            ..self.clone()
-        }
-    }
-
-    /// Begins the body of the request being answered.
-    fn begin(&self) -> Reservation {
-        let is_admitted = auth::is_admitted();
-        let (shares, free) = match is_admitted {
-            true => (&self.clients, OF_CLIENTS.free),
-            false => (&self.strangers, OF_STRANGERS.free),
-        };
-        Reservation {
-            share: shares.begin(Client::current()),
-            free,
-            clients: (!is_admitted).then(|| self.clients.clone()),
-        }
-    }
-}
-
-/// The memory reserved for one body. Dropping it ends the reservation.
-#[derive(Debug)]
-pub struct Reservation {
-    share: Share,
-    free: usize,
-    /// The memory for admitted clients, if this is the body of another one.
-    clients: Option<Shares>,
-}
-
-impl Reservation {
-    /// Grows to `bytes`. Does not wait: bodies that hold memory and wait for more could block each other.
-    fn grow(&mut self, bytes: usize) -> Result<(), BodyError> {
-        let missing = bytes.saturating_sub(self.free);
-        match missing.saturating_sub(self.share.held()) {
-            0 => Ok(()),
-            missing => Ok(self.share.try_add(missing)?),
-        }
-    }
-
-    /// Returns true if the client was not admitted yet.
-    #[must_use]
-    pub fn is_of_stranger(&self) -> bool {
-        self.clients.is_some()
-    }
-
-    /// Counts the body as that of an admitted client from now on.
-    ///
-    /// # Errors
-    /// There is no memory for it now.
-    pub fn admit(&mut self, client: Client) -> Result<(), BodyError> {
-        if let Some(clients) = self.clients.take() {
-            let share = clients.begin(client);
-            let bytes = self.free + std::mem::replace(&mut self.share, share).held();
-            self.free = OF_CLIENTS.free;
-            self.grow(bytes)?;
-        }
-        Ok(())
-    }
-}
+pub use memory::{BodyLimits, Reservation};
 
 /// The reason why a body could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -270,7 +159,7 @@ pub async fn read_admitting(
         if reserved.is_of_stranger() && size >= next_check {
             next_check = 2 * size;
             if admits(if whole.is_empty() { &first } else { &whole }) {
-                reserved.admit(reserved.share.client())?;
+                reserved.admit(reserved.client())?;
             }
         }
         if reserved.is_of_stranger() && size > max_strange {
@@ -347,7 +236,7 @@ impl Lines {
     /// # Errors
     /// There is no memory for the line that arrives now.
     pub fn admit(&mut self) -> Result<(), BodyError> {
-        self.reserved.admit(self.reserved.share.client())
+        self.reserved.admit(self.reserved.client())
     }
 
     /// Returns the next line without its `\n` or `\r\n`; `None` at the end. The last line needs no terminator.
@@ -414,7 +303,7 @@ impl Lines {
     /// Ends and returns the current line; `None` if it is empty.
     fn finish(&mut self) -> Option<Result<Bytes, BodyError>> {
         let mut line = self.line.split().freeze();
-        self.reserved.share.clear();
+        self.reserved.clear();
         let at_end = self.ended && line.is_empty() && !self.too_long;
         self.number += u64::from(!at_end);
         if line.ends_with(b"\r") {
@@ -454,9 +343,12 @@ async fn next_chunk(body: &mut Body, deadline: Instant) -> Result<Option<Bytes>,
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::time::Duration;
 
     use futures_util::{FutureExt, StreamExt, stream};
 
+    use super::super::auth;
+    use super::memory::{OF_CLIENTS, OF_STRANGERS};
     use super::*;
 
     fn soon() -> BodyLimits {
