@@ -51,7 +51,7 @@ use crate::token::{CONFIRM_EVERY, Claims, KeyCache, KeyError, TokenKey};
 use crate::worker::payload_limits::{Payloads, Sizes};
 use handed::Handed;
 use polls::Polls;
-pub use sqs::SqsOptions;
+pub use sqs::{SqsOptions, actions as sqs_actions};
 
 /// The interval between updates of the gauges.
 const REPORT_EVERY: Duration = Duration::from_secs(1);

@@ -59,23 +59,32 @@ const ACTION: &str = "x-amz-target";
 /// The beginning of its value.
 const TARGET: &str = "AmazonSQS.";
 
-/// The actions, each with the scope that it requires; `None` if any token will do.
-const ACTIONS: [(&str, Option<Scope>); 14] = [
-    ("SendMessage", Some(Scope::Send)),
-    ("SendMessageBatch", Some(Scope::Send)),
-    ("ReceiveMessage", Some(Scope::Receive)),
-    ("DeleteMessage", Some(Scope::Receive)),
-    ("DeleteMessageBatch", Some(Scope::Receive)),
-    ("ChangeMessageVisibility", Some(Scope::Receive)),
-    ("ChangeMessageVisibilityBatch", Some(Scope::Receive)),
-    ("ListQueues", Some(Scope::Read)),
-    ("GetQueueAttributes", Some(Scope::Read)),
-    ("PurgeQueue", Some(Scope::Operate)),
-    ("StartMessageMoveTask", Some(Scope::Operate)),
-    ("GetQueueUrl", None),
-    ("CreateQueue", None),
-    ("SetQueueAttributes", None),
+/// The actions: the name, the scope that it requires, or `None` if any token will do, and the largest body.
+const ACTIONS: [(&str, Option<Scope>, usize); 14] = [
+    ("SendMessage", Some(Scope::Send), MAX_SENT),
+    ("SendMessageBatch", Some(Scope::Send), MAX_SENT),
+    ("ReceiveMessage", Some(Scope::Receive), MAX_BODY),
+    ("DeleteMessage", Some(Scope::Receive), MAX_BODY),
+    ("DeleteMessageBatch", Some(Scope::Receive), MAX_BODY),
+    ("ChangeMessageVisibility", Some(Scope::Receive), MAX_BODY),
+    (
+        "ChangeMessageVisibilityBatch",
+        Some(Scope::Receive),
+        MAX_BODY,
+    ),
+    ("ListQueues", Some(Scope::Read), MAX_BODY),
+    ("GetQueueAttributes", Some(Scope::Read), MAX_BODY),
+    ("PurgeQueue", Some(Scope::Operate), MAX_BODY),
+    ("StartMessageMoveTask", Some(Scope::Operate), MAX_BODY),
+    ("GetQueueUrl", None, MAX_BODY),
+    ("CreateQueue", None, MAX_BODY),
+    ("SetQueueAttributes", None, MAX_BODY),
 ];
+
+/// Returns the names of the actions that a gateway serves.
+pub fn actions() -> impl Iterator<Item = &'static str> {
+    ACTIONS.iter().map(|(name, ..)| *name)
+}
 
 /// The actions that Lisa does not have.
 const UNSUPPORTED: [&str; 9] = [
@@ -237,10 +246,8 @@ async fn admit<'a>(
             (Some(token), Some(authorization))
         }
     };
-    let max_body = match action {
-        "SendMessage" | "SendMessageBatch" => MAX_SENT,
-        _ => MAX_BODY,
-    };
+    let known = ACTIONS.iter().find(|(name, ..)| *name == action);
+    let max_body = known.map_or(MAX_BODY, |(_, _, max_body)| *max_body);
     let read = read_reserved(body, max_body, &service.bodies);
     let read = match service.tokens.is_empty() {
         true => Admitted::by(None).scope(read).await,
@@ -252,8 +259,7 @@ async fn admit<'a>(
         let hash = hash_of(&bytes).await;
         authorization.verify(token, method, uri, headers, &hash)?;
         tracing::Span::current().record("token", token.name());
-        let scope = ACTIONS.iter().find(|(name, _)| *name == action);
-        if let Some((_, Some(scope))) = scope
+        if let Some((_, Some(scope), _)) = known
             && !token.has(*scope)
         {
             let message = format!("The token lacks the scope `{scope}`, which {action} requires.");
@@ -272,8 +278,7 @@ async fn admit<'a>(
 
 /// Returns the action as a label of metrics: strangers must not invent labels.
 fn known(action: &str) -> &'static str {
-    let names = ACTIONS.iter().map(|(name, _)| *name);
-    let mut names = names.chain(UNSUPPORTED);
+    let mut names = actions().chain(UNSUPPORTED);
     names.find(|name| *name == action).unwrap_or("other")
 }
 

@@ -3,6 +3,7 @@
 use super::tokens::routes;
 use super::{SOON, Victim};
 use futures_util::future::join_all;
+use lisa_consumer::gateway::sqs_actions;
 use lisa_tests::sqs::{JSON as AMZ_JSON, hex, signed, signed_text};
 use lisa_tests::{Api, Binary, Stopwatch, eventually, free_port};
 use reqwest::{Method, RequestBuilder};
@@ -23,24 +24,6 @@ const OF_STRANGERS: u64 = 64 * KIB;
 const SLACK: u64 = 12 * KIB;
 const TOKEN: &str = "a-token";
 const SECRET: &str = "c2VjcmV0LWtleS1vZi1hLWNsaWVudA";
-
-/// The actions of SQS, of which each has another struct.
-const ACTIONS: [&str; 14] = [
-    "SendMessage",
-    "SendMessageBatch",
-    "ReceiveMessage",
-    "DeleteMessage",
-    "DeleteMessageBatch",
-    "ChangeMessageVisibility",
-    "ChangeMessageVisibilityBatch",
-    "ListQueues",
-    "GetQueueAttributes",
-    "PurgeQueue",
-    "StartMessageMoveTask",
-    "GetQueueUrl",
-    "CreateQueue",
-    "SetQueueAttributes",
-];
 
 /// A token with all scopes, as configuration.
 fn auth() -> String {
@@ -199,7 +182,7 @@ async fn with_a_token(bytes: usize) {
         }
     }
     for (_, body) in &of_sqs {
-        for action in ACTIONS {
+        for action in sqs_actions() {
             let request = signed_text(&gateway.api, "app", SECRET, action, body.clone());
             check(&gateway.victim, action, body, request).await;
         }
@@ -235,8 +218,8 @@ async fn without_a_token(bytes: usize) {
         }
     }
     for (_, body) in &of_sqs {
-        let requests = ACTIONS.map(|action| gateway.forged(action).body(body.clone()));
-        check(&gateway.victim, body, requests.into()).await;
+        let requests = sqs_actions().map(|action| gateway.forged(action).body(body.clone()));
+        check(&gateway.victim, body, requests.collect()).await;
     }
 }
 
