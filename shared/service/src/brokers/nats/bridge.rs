@@ -331,9 +331,13 @@ impl Links {
 
 /// Reads a line. Returns it without its line break, and the bytes after it.
 async fn read_line(stream: &mut TcpStream) -> Result<(Vec<u8>, Vec<u8>), String> {
-    let mut bytes = Vec::new();
+    let (mut bytes, mut searched) = (Vec::new(), 0_usize);
     loop {
-        if let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") {
+        // Only what is new, and the byte before it: a server may send single bytes.
+        let from = searched.saturating_sub(1);
+        searched = bytes.len();
+        if let Some(end) = bytes[from..].windows(2).position(|pair| pair == b"\r\n") {
+            let end = from + end;
             let rest = bytes.split_off(end + 2);
             bytes.truncate(end);
             return Ok((bytes, rest));
@@ -437,6 +441,30 @@ mod tests {
         ];
         for text in texts {
             assert!(Frames::new(14).read(text).is_err());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_says_nothing_does_not_hold_up_the_client() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let settings = NatsConnection {
+            urls: vec![format!("nats://{}", server.local_addr().unwrap()).into()],
+            token: None,
+            creds_file: None,
+            ca_file: None,
+            connect_timeout: Duration::from_mins(10),
+        };
+        let bridge = Bridge::start(&settings, "test", 1).await.unwrap();
+        let mut held = Vec::new();
+        for _ in 0..2 {
+            let mut silent = TcpStream::connect(bridge.address).await.unwrap();
+            let (mut accepted, _) = server.accept().await.unwrap();
+            for byte in b"INFO {}\r\n" {
+                accepted.write_all(&[*byte]).await.unwrap();
+            }
+            let (info, rest) = read_line(&mut silent).await.unwrap();
+            assert!(info.starts_with(b"INFO {") && rest.is_empty());
+            held.push((silent, accepted));
         }
     }
 
