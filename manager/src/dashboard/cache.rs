@@ -185,6 +185,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use futures_util::future::join_all;
+    use lisa_service::http::auth::Admitted;
 
     use super::*;
 
@@ -228,6 +229,24 @@ mod tests {
         tokio::time::advance(RETRY).await;
         let again = cached.get(&queries, slow).await;
         assert!(again.error.is_none() && again.age.is_zero(), "{again:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reading_for_all_needs_no_slot_of_the_viewer_who_comes_first() {
+        let queries = Queries::new(2);
+        let cached = Cached::new(Duration::from_secs(30));
+        let viewer = Admitted::new(true, Some("app".into()));
+        let own = queries.run(std::future::pending::<Result<(), String>>());
+        let of_all = cached.get(&queries, async || Ok::<_, String>(1));
+        let reading = viewer.scope(async {
+            tokio::select! {
+                biased;
+                _ = own => panic!("it never ends in time"),
+                reading = of_all => reading,
+            }
+        });
+        let reading = reading.await;
+        assert_eq!((reading.value.as_deref(), reading.error), (Some(&1), None));
     }
 
     #[test]

@@ -108,3 +108,18 @@ async fn attributes_without_a_counterpart_are_ignored_and_logged_once_or_refused
         .fails("UnsupportedOperation");
     assert!(message.contains("cannot be set"), "{message}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_that_redis_does_not_return_in_time_are_refused() {
+    let site = site("[topics.t]").await;
+    let api = site.api(0);
+    let names = json!({"AttributeNames": ["ApproximateNumberOfMessages"]});
+    let read = || call(api, "GetQueueAttributes", of("t", names.clone()));
+    read().await.ok();
+    let _: String = site.redis(&["CLIENT", "PAUSE", "120000"]).await;
+    for refused in futures_util::future::join_all((0..6).map(|_| read())).await {
+        assert_eq!(refused.status, 503, "{}", refused.body);
+        let message = refused.body["message"].as_str().unwrap_or_default();
+        assert!(message.contains("Too many counts"), "{message}");
+    }
+}
