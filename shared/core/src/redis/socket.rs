@@ -26,12 +26,16 @@ use super::replies::{Bounded, Greeting};
 use super::{ConnectionError, ConnectionErrorKind, TlsSettings};
 use crate::tls::{ClientCertificate, client_config};
 
+/// The time after which the system probes a silent connection.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 
+/// The time between two probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The probes without a response after which a connection ends.
 const KEEPALIVE_PROBES: u32 = 3;
 
+/// The time after which a connection ends whose server acknowledges nothing that was sent.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A socket to a server. It closes when its last clone is dropped, even if the server still owes a reply.
