@@ -1,5 +1,6 @@
 //! A small HTTP client for the roles' listeners: one line per request, and the whole reply as its result.
 
+use crate::{SOON, eventually};
 use reqwest::header::HeaderMap;
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::Value;
@@ -120,9 +121,16 @@ impl Api {
         reply(self.request(Method::GET, path)).await
     }
 
-    /// Gets a path that must answer 200 with JSON.
+    /// Gets a path that must answer 200 with JSON. Repeats it, as clients do, while the server asks for that: on a busy machine
+    /// Redis may not answer it in time.
     pub async fn get_json(&self, path: &str) -> Value {
-        self.get(path).await.expect(200).json()
+        let read = eventually(SOON, async || match self.get(path).await {
+            reply if reply.status == 503 && reply.headers.contains_key("retry-after") => {
+                Err(reply.body)
+            }
+            reply => Ok(reply),
+        });
+        read.await.expect(200).json()
     }
 
     /// Sends JSON to a path with any method but GET: `POST`, `PATCH`, `DELETE`; `Value::Null` is no body.

@@ -140,9 +140,23 @@ impl Sentinels {
         })
     }
 
+    /// Isolates the master, and returns which one it was. On a busy machine the sentinels may take it for dead just before, and
+    /// promote another one; then that one is isolated.
+    pub async fn isolate_master(&self) -> usize {
+        loop {
+            let master = self.master().await;
+            self.isolate(master).await;
+            if self.role(master).await == "master" {
+                return master;
+            }
+            self.rejoin(master).await;
+            self.ready().await;
+        }
+    }
+
     /// Lets sentinels and replicas no longer reach a server. Clients do; if it is the master, another one is promoted
     /// beside it.
-    pub async fn isolate(&self, server: usize) {
+    async fn isolate(&self, server: usize) {
         self.let_peers(server, "off").await;
         for peer in PEERS {
             self.kill_clients(server, peer).await;

@@ -25,7 +25,7 @@ async fn one_poisonous_message_among_a_thousand_goes_to_garbage_and_no_other_one
     let handled = dir.path().join("handled");
     // The handler is a shell, so that its parent is the consumer.
     let script = format!(
-        "if [ $LISA_ID = poison ]; then kill -9 $PPID; sleep 60; fi; echo $LISA_ID >> {}",
+        "if [ $LISA_ID = poison ]; then kill -9 $PPID; exec sleep 60; fi; echo $LISA_ID >> {}",
         handled.display()
     );
     let sink = format!(

@@ -230,7 +230,15 @@ impl Verb {
                 "{:?}",
                 broker.lookup(topic, &id("gated"), None).await?
             )),
-            Self::Stats => Ok(format!("{:?}", broker.stats(topic).await?)),
+            Self::Stats => {
+                let mut stats = broker.stats(topic).await?;
+                // Those that have reported lately, on the clock of the server: fewer on a slow machine.
+                stats
+                    .groups
+                    .iter_mut()
+                    .for_each(|group| group.consumers = 0);
+                Ok(format!("{stats:?}"))
+            }
         }
     }
 }

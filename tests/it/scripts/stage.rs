@@ -6,9 +6,9 @@ use lisa_core::message::{Expiry, PreparedMessage};
 use lisa_core::state::{CancelOutcome, End, Ended, RescheduleOutcome, Settled};
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::{Group, Shard, TopicSettings};
-use lisa_tests::Relay;
 use lisa_tests::relay::{START, WORKER, id, ms, settings, settlement};
 use lisa_tests::snapshot::{Content, Snapshot, Text};
+use lisa_tests::{Relay, SOON, eventually};
 use redis::cmd;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -208,7 +208,11 @@ impl Stage {
 
     /// Reads up to `count` entries of a group.
     pub(super) async fn take(&self, group: &str, count: usize) -> Vec<Read> {
-        let mut reader = self.broker().connection().any().reader().await.unwrap();
+        // A busy machine may take longer than the limit of one connection.
+        let reader = eventually(SOON, async || {
+            self.broker().connection().any().reader().await
+        });
+        let mut reader = reader.await;
         let (broker, topic, group) = (self.broker(), self.topic(), name(group));
         let read = broker.read(&mut reader, topic, SHARD, &group, WORKER, count, ms(1));
         read.await.unwrap()

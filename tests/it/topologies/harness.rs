@@ -62,7 +62,7 @@ async fn sentinels_promote_a_replica_of_a_dead_and_of_an_isolated_master() {
     here.ready().await;
     println!("well again after {:?}", begun.elapsed());
 
-    here.isolate(second).await;
+    let second = here.isolate_master().await;
     let begun = Instant::now();
     let third = here.promoted(second).await;
     println!("server {third} took over after {:?}", begun.elapsed());

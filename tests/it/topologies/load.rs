@@ -9,7 +9,7 @@ use lisa_consumer::Delivery;
 use lisa_core::broker::{TopicHandle, TopicStats};
 use lisa_core::retry::RetryPolicy;
 use lisa_core::topic::TopicSettings;
-use lisa_producer::{NewMessage, Producer};
+use lisa_producer::{NewMessage, Producer, SendError};
 use lisa_tests::relay::{self, ms};
 use lisa_tests::{Stopwatch, eventually};
 use std::collections::BTreeMap;
@@ -345,7 +345,8 @@ async fn deliver(
                 log.fates.entry(id.to_owned()).or_default().accepted = Some(Instant::now());
                 return;
             }
-            Err(error) if error.is_retryable() => {
+            // A failover may lose the registration of the topic; a role that declares it does so again.
+            Err(error) if error.is_retryable() || matches!(error, SendError::UnknownTopic(_)) => {
                 let why = error.to_string().replace(id, "…");
                 *lock(log).repeats.entry(why).or_default() += 1;
             }

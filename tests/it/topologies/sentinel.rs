@@ -80,13 +80,13 @@ async fn a_master_that_dies_is_followed_over_tls() {
 async fn isolated(durability: Durability) -> (Instant, Instant, Lost) {
     let (here, load) = start(durability).await;
     let cut = Instant::now();
-    here.isolate(0).await;
-    let master = here.promoted(0).await;
+    let old = here.isolate_master().await;
+    let master = here.promoted(old).await;
     let (promoted, watch) = (Instant::now(), Stopwatch::start());
     println!("promoted after {:?}", promoted - cut);
     // The old one answers as before, but soon receives nothing any more.
     let commands = async || -> u64 {
-        let mut connection = here.servers()[0].connection().await;
+        let mut connection = here.servers()[old].connection().await;
         let mut ask = cmd("INFO");
         let stats = ask.arg("commandstats").query_async(&mut connection);
         let stats: String = stats.await.unwrap();
@@ -108,7 +108,7 @@ async fn isolated(durability: Durability) -> (Instant, Instant, Lost) {
     let left = Instant::now();
     println!("left {:?} after the promotion", left - promoted);
     load.recovers().await;
-    here.rejoin(0).await;
+    here.rejoin(old).await;
     here.ready().await;
     assert_eq!(here.master().await, master);
     load.recovers().await;
