@@ -25,6 +25,8 @@ pub use lisa_service::targets::{Away, DEFAULT_MAX_AWAY, TargetSettings};
 /// The delay of a message that could not be delivered because its target is unavailable. Short, because another consumer of
 /// the group may reach the target; this one reads the message only as a probe.
 pub(crate) const AGAIN: Duration = Duration::from_secs(1);
+/// The interval at which a reader looks whether messages may be read.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The answer from a target to one delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,7 +154,9 @@ impl Target {
     pub(crate) async fn readable(&self) -> Option<Reservation> {
         loop {
             let changed = self.inner.changed.notified();
-            let probe_at = {
+            // Also without a change: then one that wakes nobody costs a second, and not all messages.
+            let mut until = Instant::now() + LOOK_EVERY;
+            {
                 let mut breaker = self.inner.breaker.lock();
                 if !breaker.is_open() {
                     return None;
@@ -160,10 +164,12 @@ impl Target {
                 if breaker.reserve(Instant::now()) {
                     return Some(Reservation(self.clone()));
                 }
-                breaker.probe_at()
-            };
+                if let Some(probe_at) = breaker.probe_at() {
+                    until = until.min(probe_at);
+                }
+            }
             tokio::select! {
-                () = sleep_until(probe_at.unwrap_or_else(far_future)) => {}
+                () = sleep_until(until) => {}
                 () = changed => {}
             }
         }
@@ -278,10 +284,6 @@ fn text(outcome: &Outcome) -> String {
         Outcome::Retry { error, .. } | Outcome::Reject { error } => error.clone(),
         _ => String::new(),
     }
-}
-
-fn far_future() -> Instant {
-    Instant::now() + Duration::from_hours(24)
 }
 
 #[cfg(test)]

@@ -1,16 +1,20 @@
-//! Logging of a process: `tracing` to stderr, as text or JSON. A log that cannot be written stops nothing.
+//! Logging of a process: `tracing` to stderr, as text or JSON. A log that cannot be written stops nothing. Panics are logged, too.
 //!
 //! Sets the global subscriber, so only `main` may call it; libraries only emit events. Metrics are in [`crate::metrics`].
 
 mod writer;
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal};
+use std::panic::{self, PanicHookInfo};
+use std::thread;
 
 use lisa_core::names::words;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::supervise::panic_text;
 pub use writer::flush;
 pub(crate) use writer::lost_lines;
 
@@ -83,7 +87,27 @@ fn init_with(format: LogFormat, default: &'static str) -> Result<(), TelemetryEr
     } else {
         base.compact().with_ansi(colors).finish().try_init()
     };
-    set.map_err(|_| TelemetryError::AlreadySet)
+    set.map_err(|_| TelemetryError::AlreadySet)?;
+    panic::set_hook(Box::new(log_panic));
+    Ok(())
+}
+
+/// Logs a panic. The hook of the standard library writes to stderr itself: that waits as long as stderr blocks.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let backtrace = Backtrace::capture();
+    let backtrace = (backtrace.status() == BacktraceStatus::Captured).then_some(backtrace);
+    let this = thread::current();
+    tracing::error!(
+        thread = this.name(),
+        at = panic.location().map(tracing::field::display),
+        backtrace = backtrace.map(tracing::field::display),
+        "{}",
+        panic_text(panic.payload())
+    );
+    // It may end the process.
+    if this.name() == Some("main") {
+        flush();
+    }
 }
 
 fn as_json(format: LogFormat, terminal: bool) -> bool {
@@ -113,7 +137,44 @@ fn filter(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+
+    #[test]
+    fn a_panic_is_one_line_of_the_log_with_its_place() {
+        #[derive(Clone, Default)]
+        struct Lines(Arc<Mutex<Vec<u8>>>);
+        impl io::Write for Lines {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.lock().unwrap().write(bytes)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let lines = Lines::default();
+        let written = lines.clone();
+        let log = tracing_subscriber::fmt()
+            .json()
+            .flatten_event(true)
+            .with_writer(move || written.clone());
+        tracing::subscriber::with_default(log.finish(), || {
+            let before = panic::take_hook();
+            panic::set_hook(Box::new(log_panic));
+            let caught = panic::catch_unwind(|| panic!("boom"));
+            panic::set_hook(before);
+            caught.unwrap_err();
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(line["level"], "ERROR");
+        assert_eq!(line["message"], "panicked: boom");
+        assert!(
+            line["at"].as_str().unwrap().contains("telemetry.rs:"),
+            "{line}"
+        );
+    }
 
     #[test]
     fn auto_is_text_on_a_terminal_and_json_elsewhere() {

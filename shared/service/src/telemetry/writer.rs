@@ -2,8 +2,9 @@
 //! cannot be written are lost, and counted.
 
 use std::io::{self, Write};
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// The number of lines that wait while stderr blocks.
 const QUEUE: usize = 4096;
+/// The size of these lines, in bytes.
+const QUEUED_BYTES: usize = 4 << 20;
 /// The longest wait for these lines at the end of the process.
 const FLUSH: Duration = Duration::from_secs(1);
 
@@ -28,22 +31,42 @@ enum Item {
 
 /// A queue of log lines. Its writes neither wait nor fail.
 #[derive(Clone, Debug)]
-pub(super) struct LogWriter(SyncSender<Item>);
+pub(super) struct LogWriter {
+    queue: SyncSender<Item>,
+    /// The size of the lines in the queue, in bytes.
+    queued: Arc<AtomicUsize>,
+}
 
 impl LogWriter {
     fn start(out: impl Write + Send + 'static) -> Self {
         let (queue, lines) = sync_channel(QUEUE);
+        let queued = Arc::new(AtomicUsize::new(0));
+        let left = queued.clone();
         let thread = thread::Builder::new().name("log".to_owned());
-        if thread.spawn(move || write_lines(&lines, out)).is_err() {
+        if thread
+            .spawn(move || write_lines(&lines, &left, out))
+            .is_err()
+        {
             // Without the thread the queue is closed, and each line counts as lost.
             LOST.inc();
         }
-        Self(queue)
+        Self { queue, queued }
+    }
+
+    /// Queues a line. Returns false if there is no room for it.
+    fn queue(&self, line: &[u8]) -> bool {
+        let size = line.len();
+        let fits = self.queued.fetch_add(size, Ordering::Relaxed) + size <= QUEUED_BYTES;
+        let is_queued = fits && self.queue.try_send(Item::Line(line.to_vec())).is_ok();
+        if !is_queued {
+            self.queued.fetch_sub(size, Ordering::Relaxed);
+        }
+        is_queued
     }
 
     fn flush(&self, longest: Duration) {
         let (done, wait) = sync_channel(1);
-        if self.0.try_send(Item::Flush(done)).is_ok() {
+        if self.queue.try_send(Item::Flush(done)).is_ok() {
             let _ = wait.recv_timeout(longest);
         }
     }
@@ -52,7 +75,7 @@ impl LogWriter {
 impl Write for LogWriter {
     /// Queues one line: the subscriber writes each event with a single call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.0.try_send(Item::Line(line.to_vec())).is_err() {
+        if !self.queue(line) {
             LOST.inc();
         }
         Ok(line.len())
@@ -71,13 +94,14 @@ impl MakeWriter<'_> for LogWriter {
     }
 }
 
-fn write_lines(lines: &Receiver<Item>, mut out: impl Write) {
+fn write_lines(lines: &Receiver<Item>, queued: &AtomicUsize, mut out: impl Write) {
     for item in lines {
         match item {
             Item::Line(line) => {
                 if out.write_all(&line).is_err() {
                     LOST.inc();
                 }
+                queued.fetch_sub(line.len(), Ordering::Relaxed);
             }
             // An answer after the time limit is not needed.
             Item::Flush(done) => drop(done.try_send(())),
@@ -141,28 +165,37 @@ mod tests {
         assert!(LOST.get() >= before + 2);
     }
 
+    /// Writes only while nobody holds the lock.
+    struct Blocks(Arc<Mutex<()>>);
+
+    impl Write for Blocks {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            drop(self.0.lock());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
     #[test]
-    fn a_log_that_blocks_stops_nobody() {
-        let blocked = Arc::new(Mutex::new(()));
-        let held = blocked.lock().unwrap();
-        struct Blocks(Arc<Mutex<()>>);
-        impl Write for Blocks {
-            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-                drop(self.0.lock());
-                Ok(bytes.len())
+    fn a_log_that_blocks_stops_nobody_and_holds_a_bounded_number_of_bytes() {
+        for (line, fits) in [(vec![b'x'; 10], QUEUE), (vec![b'x'; QUEUED_BYTES / 8], 8)] {
+            let blocked = Arc::new(Mutex::new(()));
+            let held = blocked.lock().unwrap();
+            let mut writer = LogWriter::start(Blocks(blocked.clone()));
+            let before = LOST.get();
+            // The thread may have taken one line from the queue.
+            for _ in 0..fits + 2 {
+                writer.write_all(&line).unwrap();
             }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
+            assert!(LOST.get() > before);
+            assert!(writer.queued.load(Ordering::Relaxed) <= QUEUED_BYTES);
+            LogWriter::flush(&writer, Duration::from_millis(10));
+            drop(held);
+            LogWriter::flush(&writer, FLUSH);
+            assert_eq!(writer.queued.load(Ordering::Relaxed), 0);
         }
-        let mut writer = LogWriter::start(Blocks(blocked.clone()));
-        let before = LOST.get();
-        for _ in 0..QUEUE + 2 {
-            writer.write_all(b"line\n").unwrap();
-        }
-        assert!(LOST.get() > before);
-        LogWriter::flush(&writer, Duration::from_millis(10));
-        drop(held);
-        LogWriter::flush(&writer, FLUSH);
     }
 }
