@@ -31,7 +31,7 @@ mod text;
 mod topic;
 mod workers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -61,6 +61,7 @@ use lisa_service::http::body::BodyLimits;
 use lisa_service::http::{CrossSite, ProblemCode};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
+use tokio::time::timeout;
 use url::form_urlencoded::byte_serialize;
 
 use crate::assignment::Assignments;
@@ -75,7 +76,7 @@ use crate::operations::workers::WorkersList;
 use cache::{Cached, CachedBy, Queries, Reading};
 use page::{Choices, Context, Failure, Page, see_other};
 pub(crate) use session::KeyError;
-use session::{Sessions, Viewer};
+use session::{Session, SessionId, Sessions, Viewer};
 
 /// The queries of all pages that run at a time.
 const CONCURRENT_QUERIES: usize = 4;
@@ -87,6 +88,9 @@ const FRESH_WORKERS: Duration = Duration::from_secs(5);
 const FRESH_ERRORS: Duration = Duration::from_secs(30);
 /// The time for which all viewers see the same forecast.
 const FRESH_FORECAST: Duration = Duration::from_secs(10);
+/// The time for which a log-out may be unknown to other managers, and the longest time to ask for them.
+const FRESH_SESSIONS: Duration = Duration::from_secs(1);
+const SESSIONS_WITHIN: Duration = Duration::from_millis(200);
 /// The time for which all viewers see the same history.
 const FRESH_HISTORY: Duration = Duration::from_secs(10);
 /// The topics whose own counts are kept.
@@ -120,6 +124,7 @@ struct Inner {
     parts: Parts,
     base: Arc<str>,
     sessions: Sessions,
+    ended_sessions: Cached<HashMap<String, UnixMs>>,
     cross_site: CrossSite,
     bodies: BodyLimits,
     queries: Queries,
@@ -149,6 +154,7 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
     let dashboard = Dashboard(Arc::new(Inner {
         base: config.manager.dashboard.base_path.as_str().into(),
         sessions: Sessions::new(tokens, key_file)?,
+        ended_sessions: Cached::new(FRESH_SESSIONS),
         cross_site: CrossSite::new(
             tokens,
             auth.allowed_hosts.clone(),
@@ -362,20 +368,45 @@ impl Dashboard {
         }
     }
 
-    /// Returns the session of a request, and the cookie that renews it.
-    fn session(&self, request: &Request) -> Option<(Viewer, Option<String>)> {
+    /// Returns the viewer of a request, and the cookie that renews the session.
+    async fn viewer(&self, headers: &HeaderMap) -> Option<(Viewer, Option<String>)> {
         if !self.0.sessions.are_required() {
             return Some((Viewer::Anybody, None));
         }
-        let headers = request.headers();
+        let session = self.session(headers).await?;
+        Some((session.viewer, session.renewed))
+    }
+
+    /// Returns the session of a request. Its renewed cookie is a whole line.
+    async fn session(&self, headers: &HeaderMap) -> Option<Session> {
         // Another program on the host may have set a cookie of the same name: the first one that is valid counts.
         let valid = |name: String| {
             let session = cookies(headers, &name).find_map(|value| self.0.sessions.check(&value));
             session.map(|session| (name, session))
         };
-        let (name, session) = session_names(headers).into_iter().find_map(valid)?;
-        let renewed = session.renewed.map(|value| session_cookie(&name, &value));
-        Some((session.viewer, renewed))
+        let (name, mut session) = session_names(headers).into_iter().find_map(valid)?;
+        let read = async || match timeout(SESSIONS_WITHIN, self.broker().ended_sessions()).await {
+            Ok(read) => read.map_err(|error| error.to_string()),
+            Err(late) => Err(late.to_string()),
+        };
+        // While Redis does not answer, a session can do nothing; it need not log in again afterwards.
+        let ended = self.0.ended_sessions.get(&self.0.queries, read).await.value;
+        if ended.is_some_and(|ended| session.id.has_ended(&ended)) {
+            return None;
+        }
+        session.renewed = session.renewed.map(|value| session_cookie(&name, &value));
+        Some(session)
+    }
+
+    /// Ends a session, or all sessions of its token.
+    async fn end_session(&self, id: &SessionId, is_all: bool) -> Result<(), Failure> {
+        let name = if is_all { &id.all } else { &id.one };
+        let ended = self
+            .broker()
+            .end_session(name, session::now(), session::LONGEST);
+        ended.await?;
+        self.0.ended_sessions.expire().await;
+        Ok(())
     }
 }
 
@@ -388,7 +419,7 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
     let path = path.strip_prefix(&*base).unwrap_or(path);
     let is_open = matches!(path, "/login" | "/choices");
     let plain_path = path.to_owned();
-    let session = dashboard.session(&request);
+    let session = dashboard.viewer(request.headers()).await;
     let viewer = match &session {
         Some((viewer, _)) => viewer.clone(),
         None => Viewer::Token {

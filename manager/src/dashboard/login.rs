@@ -88,9 +88,16 @@ pub(super) async fn log_in(
 }
 
 pub(super) async fn log_out(
+    With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
     headers: HeaderMap,
-) -> Response {
+    body: Body,
+) -> Result<Response, Failure> {
+    let fields = Fields::read(body, PLAIN, &dashboard.0.bodies).await?;
+    let is_all = fields.text("sessions") == Some("all");
+    if let Some(id) = dashboard.session(&headers).await.map(|session| session.id) {
+        dashboard.end_session(&id, is_all).await?;
+    }
     let mut response = see_other(&context.link("/login"), None);
     for name in session_names(&headers) {
         let secure = if name.starts_with("__") {
@@ -105,7 +112,7 @@ pub(super) async fn log_out(
                 .append(axum::http::header::SET_COOKIE, gone);
         }
     }
-    response
+    Ok(response)
 }
 
 pub(super) async fn choose(

@@ -297,6 +297,7 @@ impl Page {
                             form.who method="post" action=(context.link("/logout")) {
                                 span.name title="The name of the token of this session" { (context.viewer.name().unwrap_or_default()) }
                                 button.quiet { "Log out" }
+                                button.quiet name="sessions" value="all" title="End all sessions of this token" { "Log out everywhere" }
                             }
                         }
                     }

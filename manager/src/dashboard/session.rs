@@ -1,4 +1,5 @@
-//! Log-in by token. A session is a signed cookie: it names a token, and ends when that token is removed or replaced.
+//! Log-in by token. A session is a signed cookie: it names a token, and ends when that token is removed or replaced, or with a
+//! log-out, of which Redis has a list.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,13 +12,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use lisa_core::small_file;
 use lisa_core::sync::Mutex;
+use lisa_core::time::UnixMs;
 use lisa_service::http::auth::{Admitted, Scope, Token, TokenSet};
 use sha2::Sha256;
 
 /// The time without a request after which a session ends.
 const IDLE: Duration = Duration::from_hours(12);
 /// The time after its log-in at which a session ends.
-const LONGEST: Duration = Duration::from_hours(7 * 24);
+pub(super) const LONGEST: Duration = Duration::from_hours(7 * 24);
 /// The age from which a cookie is replaced by a newer one.
 const RENEW_AFTER: Duration = Duration::from_hours(1);
 /// The failed log-ins of one address in one [`WINDOW`] after which more are refused.
@@ -70,12 +72,30 @@ impl Viewer {
     }
 }
 
-/// A valid session.
+/// A valid session, unless it was ended.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) viewer: Viewer,
-    /// The cookie to set instead, if this one has aged.
+    pub(super) id: SessionId,
+    /// The value of the cookie to set instead, if this one has aged.
     pub(super) renewed: Option<String>,
+}
+
+/// The identity of a session. It stays the same when the cookie is renewed.
+#[derive(Clone, Debug)]
+pub(super) struct SessionId {
+    /// The name in the list of ended sessions.
+    pub(super) one: String,
+    /// The name there of all sessions of its token.
+    pub(super) all: String,
+    begun: UnixMs,
+}
+
+impl SessionId {
+    /// Returns true if this session was ended, or all of its token since it began.
+    pub(super) fn has_ended(&self, ended: &HashMap<String, UnixMs>) -> bool {
+        ended.contains_key(&self.one) || ended.get(&self.all).is_some_and(|at| self.begun <= *at)
+    }
 }
 
 /// Makes and checks sessions. Cheap to clone.
@@ -163,7 +183,7 @@ impl Sessions {
     pub(super) fn log_in(&self, presented: &str) -> Option<String> {
         let token = self.tokens.find(presented)?;
         let now = now();
-        Some(self.sign(token, now, now))
+        Some(self.sign(token, now, now, &format!("{:016x}", fastrand::u64(..))))
     }
 
     /// Returns the session of a cookie. `None` if it is forged, has ended, or its token has changed.
@@ -171,27 +191,32 @@ impl Sessions {
         self.check_at(cookie, now())
     }
 
-    fn check_at(&self, cookie: &str, now: u64) -> Option<Session> {
+    fn check_at(&self, cookie: &str, now: UnixMs) -> Option<Session> {
         let (text, signature) = cookie.rsplit_once('.')?;
         let mut parts = text.split('.');
         let name = URL_SAFE_NO_PAD.decode(parts.next()?).ok()?;
         let token = self.tokens.named(std::str::from_utf8(&name).ok()?)?;
-        let begun: u64 = parts.next()?.parse().ok()?;
-        let issued: u64 = parts.next()?.parse().ok()?;
+        let begun = UnixMs::new(parts.next()?.parse().ok()?);
+        let issued = UnixMs::new(parts.next()?.parse().ok()?);
+        let id = parts.next()?;
         let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
         self.mac(token, text).verify_slice(&signature).ok()?;
-        let is_over = now > issued.saturating_add(IDLE.as_secs())
-            || now > begun.saturating_add(LONGEST.as_secs());
-        let has_aged = now > issued.saturating_add(RENEW_AFTER.as_secs());
+        let is_over = now.since(issued) > IDLE || now.since(begun) > LONGEST;
+        let has_aged = now.since(issued) > RENEW_AFTER;
         (!is_over).then(|| Session {
             viewer: Viewer::of(token),
-            renewed: has_aged.then(|| self.sign(token, begun, now)),
+            id: SessionId {
+                one: id.to_owned(),
+                all: format!("all:{}", token.name()),
+                begun,
+            },
+            renewed: has_aged.then(|| self.sign(token, begun, now, id)),
         })
     }
 
-    fn sign(&self, token: &Token, begun: u64, issued: u64) -> String {
+    fn sign(&self, token: &Token, begun: UnixMs, issued: UnixMs, id: &str) -> String {
         let name = URL_SAFE_NO_PAD.encode(token.name());
-        let text = format!("{name}.{begun}.{issued}.{:016x}", fastrand::u64(..));
+        let text = format!("{name}.{}.{}.{id}", begun.get(), issued.get());
         let signature = self.mac(token, &text).finalize().into_bytes();
         format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
@@ -231,9 +256,9 @@ impl Sessions {
     }
 }
 
-fn now() -> u64 {
+pub(super) fn now() -> UnixMs {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.unwrap_or_default().as_secs()
+    UnixMs::new(since.unwrap_or_default().as_millis() as u64)
 }
 
 #[cfg(test)]
@@ -273,7 +298,7 @@ mod tests {
         let sessions = sessions(None);
         let cookie = sessions.log_in("abc").unwrap();
         let begun = now();
-        let hours = |hours: u64| begun + hours * 3600;
+        let hours = |hours: u64| UnixMs::new(begun.get() + hours * 3_600_000);
         assert!(sessions.check_at(&cookie, hours(13)).is_none());
         let mut cookie = cookie;
         for hour in (11..168).step_by(11) {
@@ -281,6 +306,25 @@ mod tests {
             cookie = session.renewed.expect("it has aged");
         }
         assert!(sessions.check_at(&cookie, hours(169)).is_none());
+    }
+
+    #[test]
+    fn a_session_ends_with_its_log_out_and_all_of_a_token_with_theirs() {
+        let sessions = sessions(None);
+        let in_a_while = UnixMs::new(now().get() + 7_200_000);
+        let cookie = sessions.log_in("abc").unwrap();
+        let renewed = sessions.check_at(&cookie, in_a_while).unwrap().renewed;
+        let of = |cookie: &str| sessions.check_at(cookie, in_a_while).unwrap().id;
+        let (one, other) = (of(&renewed.unwrap()), of(&sessions.log_in("abc").unwrap()));
+        let ended = HashMap::from([(of(&cookie).one, now())]);
+        assert!(one.has_ended(&ended) && !other.has_ended(&ended));
+        let ended = HashMap::from([(one.all.clone(), now())]);
+        assert!(one.has_ended(&ended) && other.has_ended(&ended));
+        let later = SessionId {
+            begun: in_a_while,
+            ..other
+        };
+        assert!(!later.has_ended(&ended));
     }
 
     #[test]

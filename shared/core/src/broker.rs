@@ -10,6 +10,7 @@ mod cursor;
 mod deliver;
 mod doctor;
 mod durability;
+mod ended_sessions;
 mod error;
 mod execute;
 mod failures;

@@ -178,6 +178,8 @@ pub(crate) struct RegistryKeys {
     pub(crate) snapshot: Key,
     /// The actions of operators.
     pub(crate) audit: Key,
+    /// The sessions of dashboards that were ended.
+    pub(crate) ended_sessions: Key,
     /// The reports of running processes.
     pub(crate) workers: Key,
     /// The jobs that requeue or purge garbage.
@@ -200,6 +202,7 @@ impl RegistryKeys {
             token_key: spell("token_key"),
             snapshot: spell("snapshot"),
             audit: spell("audit"),
+            ended_sessions: spell("ended_sessions"),
             workers: spell("workers"),
             garbage_jobs: spell("garbage_jobs"),
             series: spell("series"),

@@ -268,9 +268,12 @@ fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
                 "XPENDING",
                 "XRANGE",
                 "XREVRANGE",
+                "ZADD",
                 "ZCARD",
                 "ZCOUNT",
                 "ZRANGE",
+                "ZREMRANGEBYRANK",
+                "ZREMRANGEBYSCORE",
                 "ZSCORE",
             ];
             ([&declare[..], &own].concat(), commands)

@@ -278,7 +278,21 @@ async fn a_session_has_the_scopes_of_its_token_and_a_forged_one_has_none() {
             .status(),
         403
     );
+    // A log-out ends the session wherever its cookie is, and no other session of the token.
+    let (_, other) = site.log_in("abc").await;
     assert_eq!(site.post("/logout", &anna, "").await, 303);
+    for path in ["/topics/t/resume", "/logout"] {
+        let response = site.ask(Method::POST, path, &anna, "").await;
+        assert_eq!(response.headers()[LOCATION], "/login", "{path}");
+    }
+    assert_eq!(api.get_json("/v1/topics/t").await["stats"]["paused"], true);
+    assert_eq!(site.get("/", &other).await.0, 200);
+    let (_, third) = site.log_in("abc").await;
+    assert_eq!(site.post("/logout", &third, "sessions=all").await, 303);
+    assert_eq!(site.get("/", &other).await.0, 303);
+    assert_eq!(site.get("/", &reader).await.0, 200);
+    let (_, again) = site.log_in("abc").await;
+    assert_eq!(site.get("/", &again).await.0, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
