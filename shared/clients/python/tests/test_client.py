@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -103,20 +104,20 @@ def test_errors_name_the_field(lisa: Lisa, topic: str) -> None:
     with pytest.raises(lr.Invalid) as error:
         lisa.send(topic, "x", delay="soon")
     problem = error.value
-    assert (problem.status, problem.code, problem.errors[0].field) == (422, "invalid", "Lisa-Delay")
+    assert (problem.status, problem.code, problem.errors[0].field) == (422, "invalid", "delay")
     assert problem.type == "urn:lisa:problem:invalid" and problem.title and problem.detail
     wrong: list[dict[str, Any]] = [
         {"delay": 30},
         {"deliver_at": 1.5},
         {"deliver_at": datetime(2040, 1, 1)},
         {"dealy": "1s"},
-        {"key": " k"},
-        {"headers": {"a b": "c"}},
-        {"headers": {"a": "b\nc"}},
     ]
     for options in wrong:
         with pytest.raises((TypeError, ValueError), match=next(iter(options))):
             lisa.send(topic, "x", **options)
+    for headers in ({"a b": "c"}, {"a": "b\nc"}):
+        with pytest.raises(lr.Invalid, match=r"headers\.a"):
+            lisa.send(topic, "x", headers=headers)
 
 
 def test_a_batch_has_a_result_for_each_message(lisa: Lisa, topic: str) -> None:
@@ -153,7 +154,7 @@ def test_a_full_topic_is_retried_then_raised() -> None:
         lisa.send("small", "x", delay=HOUR, id="one")
         with pytest.raises(lr.Full) as error:
             lisa.send("small", "y", delay=HOUR, id="two")
-        assert (error.value.code, error.value.id, error.value.retry_after) == ("full", "two", 1)
+        assert (error.value.code, error.value.id) == ("full", "two")
         (result,) = lisa.send_many("small", [{"payload": "y", "id": "three"}])
         assert isinstance(result, lr.Full) and result.id == "three"
         lisa.cancel("small", "one")
@@ -185,7 +186,7 @@ def test_indeterminate_is_repeated_with_the_same_id(topic: str) -> None:
     body = b'{"type":"urn:lisa:problem:indeterminate","title":"t","status":503,"detail":"d","code":"indeterminate"}'
 
     def answer(count: int, handler: Any, content: bytes) -> Any:
-        ids.append(handler.headers["lisa-id"])
+        ids.append(json.loads(content)[0]["id"])
         return (503, {"retry-after": "1"}, body) if count == 1 else forward(handler, content)
 
     with serve(answer) as proxy, Lisa(proxy.url) as lisa:

@@ -1,15 +1,12 @@
 /** The client, and the deliveries that it pulls. */
 
+import { type Attempt, Batcher, Item, sendInOrder } from "./batch.js";
 import { fromBase64, toBase64, uuidV7 } from "./bytes.js";
-import { LisaError, Problem, type ProblemBody, TransportError } from "./errors.js";
+import { LisaError, Problem, type ProblemBody } from "./errors.js";
 import { type HttpOptions, type Request, exchange, isToken } from "./http.js";
 import { type Body, type Outcome, settleItem, texts } from "./outcome.js";
 import { type Duration, type Instant, pause } from "./time.js";
 import { type Handler, type WorkOptions, runWorker } from "./work.js";
-
-/** The most items and bytes of a batch. */
-const MAX_ITEMS = 1000;
-const MAX_BYTES = 4 * 1024 * 1024 - 2;
 
 /** The configuration of a client. */
 export interface LisaOptions extends HttpOptions {
@@ -111,6 +108,10 @@ export interface PullOptions {
 export class Lisa {
   readonly #urls: { producer: string; gateway: string };
   readonly #options: LisaOptions;
+  /** By topic; only those in use. */
+  readonly #sends = new Map<string, Batcher<Sent>>();
+  readonly #settles: Batcher<Ended>;
+  readonly #extends: Batcher<Ended>;
 
   /** Creates a client. The default address is that of `lisa-manager dev`. Throws `TypeError` for wrong options. */
   constructor(url = "http://127.0.0.1:7812", options: LisaOptions = {}) {
@@ -124,16 +125,29 @@ export class Lisa {
     const trim = (text: string) => text.replace(/\/+$/, "");
     this.#urls = { producer: trim(url), gateway: trim(gateway) };
     this.#options = options;
+    // As in all calls, the tokens are in the body, because URLs are logged.
+    this.#settles = new Batcher(this.#attempt<Ended>("/v1/deliveries:settle", true), this.#tries());
+    this.#extends = new Batcher(this.#attempt<Ended>("/v1/deliveries:extend", true), this.#tries());
   }
 
-  /** Sends a message. Throws a `LisaError`; to repeat the send, use its `id`. */
+  /**
+   * Sends a message. Throws a `LisaError`; to repeat the send, use its `id`. Sends that are made while others are in flight leave
+   * together in one request, in any order; `await` each if their order matters.
+   */
   async send(topic: string, payload: unknown, options: SendOptions = {}): Promise<Sent> {
-    return only(await this.sendMany(topic, [{ ...options, payload }]));
+    const message = item({ ...options, payload });
+    let sends = this.#sends.get(topic);
+    if (!sends) {
+      for (const [name, one] of this.#sends) if (one.isIdle) this.#sends.delete(name);
+      sends = new Batcher(this.#attempt<Sent>(batchPath(topic), false), this.#tries());
+      this.#sends.set(topic, sends);
+    }
+    return sends.add(message);
   }
 
-  /** Sends any number of messages, in batches. Returns a result for each, in order: its receipt, or its error. */
+  /** Sends any number of messages in order, in batches. Returns a result for each: its receipt, or its error. */
   async sendMany(topic: string, messages: Iterable<NewMessage>): Promise<(Sent | LisaError)[]> {
-    return this.#batch<Sent>(`${path("topics", topic)}/messages:batch`, Array.from(messages, item), false);
+    return sendInOrder(Array.from(messages, item), this.#attempt<Sent>(batchPath(topic), false), this.#tries());
   }
 
   /** Looks up a message that is still stored. `key` finds a message with an id of your own without querying every shard. */
@@ -150,15 +164,15 @@ export class Lisa {
 
   /** Reschedules a message that has not been delivered yet. */
   async reschedule(topic: string, id: string, due: { delay: Duration } | { deliver_at: Instant }, key?: string): Promise<Sent> {
-    const request = { method: "PATCH", path: path("topics", topic, "messages", id), body: texts(due), headers: keyHeader(key) };
+    const request = { method: "PATCH", path: path("topics", topic, "messages", id), content: JSON.stringify(texts(due)), headers: keyHeader(key) };
     return this.#call(request, (body) => object(body, "id", "outcome") as unknown as Sent);
   }
 
   /** Pulls messages; none if no message became ready in time. */
   async pull(topic: string, { group = "default", wait = 20_000, signal, ...options }: PullOptions = {}): Promise<Delivery[]> {
-    const body = texts({ ...options, wait });
+    const content = JSON.stringify(texts({ ...options, wait }));
     const where = path("topics", topic, "groups", group, "pull");
-    const request = { method: "POST", path: where, body, isToGateway: true, hasPayloads: true, wait: 30_000, signal };
+    const request = { method: "POST", path: where, content, isToGateway: true, hasPayloads: true, wait: 30_000, signal };
     // A repeated pull could leave the messages of the first one to their lease: the caller decides.
     return this.#try(request, (answer) => {
       return Array.from(object(answer).deliveries as Body[], (one) => new Delivery(this, object(one, "id", "token", "due_at", "lease_until")));
@@ -167,19 +181,18 @@ export class Lisa {
 
   /** Settles a delivery by its token. */
   async settle(token: string, outcome: Outcome): Promise<Ended> {
-    return only(await this.settleMany([{ token, ...outcome }]));
+    return this.#settles.add(new Item(settleItem(token, outcome)));
   }
 
   /** Settles many deliveries, in batches. Returns a result for each, in order: its outcome, or its error. */
   async settleMany(items: Iterable<{ token: string } & Outcome>): Promise<(Ended | LisaError)[]> {
-    // As in all calls, the tokens are in the body, because URLs are logged.
-    const all = Array.from(items, ({ token, ...outcome }) => settleItem(token, outcome));
-    return this.#batch<Ended>("/v1/deliveries:settle", all, true);
+    const all = Array.from(items, ({ token, ...outcome }) => new Item(settleItem(token, outcome)));
+    return sendInOrder(all, this.#attempt<Ended>("/v1/deliveries:settle", true), this.#tries());
   }
 
   /** Replaces the lease of a delivery with a new one that starts now; by default the topic's. */
   async extend(token: string, lease?: Duration): Promise<Ended> {
-    return only(await this.#batch<Ended>("/v1/deliveries:extend", [texts({ token, lease })], true));
+    return this.#extends.add(new Item(texts({ token, lease })));
   }
 
   /**
@@ -192,41 +205,17 @@ export class Lisa {
     await runWorker(this, topic, handler, options);
   }
 
-  async #batch<T>(where: string, items: object[], isToGateway: boolean): Promise<(T | LisaError)[]> {
-    const results: (T | LisaError)[] = new Array(items.length);
-    for (const chunk of chunks(items)) {
-      let pending = chunk;
-      const doubted = new Set<number>();
-      for (let attempt = 1; pending.length > 0; attempt++) {
-        const body = pending.map((index) => items[index]);
-        let answers: (T | LisaError)[];
-        try {
-          answers = await this.#try({ method: "POST", path: where, body, isToGateway }, (answer) => readResults<T>(answer, body.length));
-        } catch (error) {
-          if (!(error instanceof LisaError) || !error.retryable) throw error;
-          answers = pending.map(() => error);
-        }
-        const again: number[] = [];
-        let after = 0;
-        pending.forEach((index, n) => {
-          let result = answers[n]!;
-          if (result instanceof LisaError) {
-            // The items of a batch that had no answer share an error.
-            if (result instanceof TransportError) result = new TransportError(result.message, { cause: result.cause });
-            if (result instanceof Problem && result.code === "stale") result.maybeSettled = doubted.has(index);
-            const { id } = items[index] as { id?: string };
-            if (id !== undefined) result.id ??= id;
-            if (result.inDoubt) doubted.add(index);
-            if (result.retryable) again.push(index);
-            after = Math.max(after, result.retryAfter);
-          }
-          results[index] = result;
-        });
-        pending = attempt < this.#tries() ? again : [];
-        if (pending.length > 0) await pause(attempt, after);
+  /** Returns the function that sends items there, once. */
+  #attempt<T>(where: string, isToGateway: boolean): Attempt<T> {
+    return async (items) => {
+      const content = `[${items.map(({ text }) => text).join()}]`;
+      try {
+        return await this.#try({ method: "POST", path: where, content, isToGateway }, (answer) => readResults<T>(answer, items.length));
+      } catch (error) {
+        if (error instanceof LisaError) return error;
+        throw error;
       }
-    }
-    return results;
+    };
   }
 
   /** Sends a request until it has an answer that is no reason to repeat it. */
@@ -347,15 +336,13 @@ function readResults<T>(answer: unknown, count: number): (T | LisaError)[] {
   return read;
 }
 
-/** Returns the result of a batch of one, or throws its error. */
-function only<T>([result]: (T | LisaError)[]): T {
-  if (result instanceof LisaError) throw result;
-  return result!;
-}
-
 /** Returns a path with escaped parts. */
 function path(...parts: string[]): string {
   return `/v1/${parts.map(encodeURIComponent).join("/")}`;
+}
+
+function batchPath(topic: string): string {
+  return `${path("topics", topic)}/messages:batch`;
 }
 
 function keyHeader(key: string | undefined): Record<string, string> {
@@ -365,7 +352,11 @@ function keyHeader(key: string | undefined): Record<string, string> {
 }
 
 /** Returns a message as an item of a batch. */
-function item({ payload, ...options }: NewMessage): Body {
+function item(message: NewMessage): Item {
+  return new Item(bodyOf(message));
+}
+
+function bodyOf({ payload, ...options }: NewMessage): Body & { id?: string } {
   const body = texts({ ...options, id: options.id ?? uuidV7() });
   const headers = options.headers ?? {};
   const type = (value: string) => {
@@ -389,20 +380,4 @@ function item({ payload, ...options }: NewMessage): Body {
 function withPayload({ payload, payload_base64: base64, ...rest }: Body): Body {
   if (typeof base64 === "string") return { ...rest, payload: fromBase64(base64) };
   return typeof payload === "string" ? { ...rest, payload: new TextEncoder().encode(payload) } : rest;
-}
-
-/** Splits items into batches that Lisa accepts. Yields the indices of each. */
-function* chunks(items: object[]): Generator<number[]> {
-  let chunk: number[] = [];
-  let size = 0;
-  for (const [index, one] of items.entries()) {
-    const length = new TextEncoder().encode(JSON.stringify(one)).length + 1;
-    if (chunk.length > 0 && (chunk.length === MAX_ITEMS || size + length > MAX_BYTES)) {
-      yield chunk;
-      [chunk, size] = [[], 0];
-    }
-    chunk.push(index);
-    size += length;
-  }
-  if (chunk.length > 0) yield chunk;
 }

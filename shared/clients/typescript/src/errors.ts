@@ -16,11 +16,20 @@ export class LisaError extends Error {
   readonly inDoubt: boolean = true;
   /** The time before the next try that the server requests, in milliseconds. */
   readonly retryAfter: number = 0;
+
+  /** Returns an equal error, for each item of a batch that failed as a whole. */
+  copy(): LisaError {
+    return new LisaError(this.message, { cause: this.cause });
+  }
 }
 
 /** No response from Lisa: no connection, a timeout, a broken connection, a response from something else, or no token to send. */
 export class TransportError extends LisaError {
   override name = "TransportError";
+
+  override copy(): TransportError {
+    return new TransportError(this.message, { cause: this.cause });
+  }
 }
 
 /** A body of RFC 9457. */
@@ -54,9 +63,11 @@ export class Problem extends LisaError {
   override readonly retryable: boolean;
   override readonly inDoubt: boolean;
   override readonly retryAfter: number;
+  readonly #body: ProblemBody;
 
   constructor(status: number, body: ProblemBody, retryAfter = 0) {
     super(`${status} ${body.code ?? body.title ?? ""}: ${body.detail ?? ""}`);
+    this.#body = body;
     this.status = status;
     this.code = body.code ?? "";
     this.detail = body.detail ?? "";
@@ -67,6 +78,10 @@ export class Problem extends LisaError {
     this.retryable = RETRYABLE.has(status);
     this.inDoubt = status === 502 || status === 504 || this.code === "indeterminate";
     this.retryAfter = retryAfter;
+  }
+
+  override copy(): Problem {
+    return new Problem(this.status, this.#body, this.retryAfter);
   }
 }
 

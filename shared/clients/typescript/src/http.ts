@@ -10,7 +10,8 @@ const MAX_PAYLOADS = 128 * 1024 * 1024;
 export interface Request {
   method: string;
   path: string;
-  body?: unknown;
+  /** JSON. */
+  content?: string;
   headers?: Record<string, string>;
   isToGateway?: boolean;
   hasPayloads?: boolean;
@@ -29,11 +30,10 @@ export interface HttpOptions {
 
 /** Sends a request once. Returns what `read` makes of the answer. */
 export async function exchange<T>(base: string, request: Request, options: HttpOptions, read: (body: unknown) => T): Promise<T> {
-  const { method, path, body, isToGateway: _, hasPayloads = false, wait = 0, signal } = request;
+  const { method, path, content = null, isToGateway: _, hasPayloads = false, wait = 0, signal } = request;
   const { token, timeout = 10_000, fetch: send = fetch } = options;
   // Otherwise, a proxy may compress the answer. Browsers ignore this header.
   const headers: Record<string, string> = { ...request.headers, "accept-encoding": "identity" };
-  const content = body === undefined ? null : JSON.stringify(body);
   if (content !== null) headers["content-type"] = "application/json";
   if (token !== undefined) headers.authorization = `Bearer ${await readToken(token)}`;
   const limit = AbortSignal.timeout(timeout + wait);

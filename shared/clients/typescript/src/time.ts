@@ -39,3 +39,10 @@ export async function pause(attempt: number, after: number, signal?: AbortSignal
   const backoff = Math.min(8000, 125 * 2 ** Math.min(attempt, 6));
   await sleep(Math.max(backoff, Math.min(after, 60_000)) * (1 + Math.random() / 4), signal);
 }
+
+const { setImmediate = (then: () => void) => setTimeout(then, 0) } = globalThis as { setImmediate?: (then: () => void) => unknown };
+
+/** Waits until the code that is ready now has run, and the calls that it makes are known. */
+export async function endOfTurn(): Promise<void> {
+  await new Promise<void>((resolve) => setImmediate(resolve));
+}

@@ -3,7 +3,11 @@
 import type { Delivery, Lisa } from "./client.js";
 import { LisaError, Problem } from "./errors.js";
 import { type Outcome, settleItem } from "./outcome.js";
-import { type Duration, milliseconds, pause, sleep } from "./time.js";
+import { type Duration, endOfTurn, milliseconds, pause } from "./time.js";
+
+/** The most messages of a pull, and the most pulls in flight. */
+const MAX_PULL = 200;
+const MAX_PULLS = 2;
 
 /** The options of a worker. */
 export interface WorkOptions {
@@ -26,25 +30,8 @@ export async function runWorker(lisa: Lisa, topic: string, handler: Handler, opt
   check(topic, handler, { ...options, group, concurrency, lease, log });
   const failed = new AbortController();
   const signal = options.signal ? AbortSignal.any([options.signal, failed.signal]) : failed.signal;
-  const named = consumer === undefined ? {} : { consumer };
-  const loop = async () => {
-    for (let failures = 0; !signal.aborted; ) {
-      let pulled: Delivery[];
-      try {
-        pulled = await lisa.pull(topic, { group, lease, ...named, signal });
-        failures = 0;
-      } catch (error) {
-        if (signal.aborted) return;
-        if (!(error instanceof LisaError) || !error.retryable) throw error;
-        log("cannot pull; retrying", error);
-        await pause(++failures, error.retryAfter, signal);
-        continue;
-      }
-      for (const delivery of pulled) await handle(delivery, handler, lease, log);
-    }
-  };
-  const loops = Array.from({ length: concurrency }, () => loop().catch((error: unknown) => failed.abort(error)));
-  await Promise.all(loops);
+  const pull = { group, lease, signal, ...(consumer === undefined ? {} : { consumer }) };
+  await new Worker(handler, concurrency, lease, log).run(signal, (max) => lisa.pull(topic, { ...pull, max }), failed);
   if (failed.signal.aborted) throw failed.signal.reason;
 }
 
@@ -67,21 +54,129 @@ function check(topic: unknown, handler: unknown, { group, concurrency, lease, co
   if (problems.length > 0) throw new TypeError(problems.join("; "));
 }
 
-/** Runs a handler, extends the lease meanwhile, and settles. Throws nothing. */
-async function handle(delivery: Delivery, handler: Handler, lease: Duration, log: NonNullable<WorkOptions["log"]>): Promise<void> {
-  const [lost, done] = [new AbortController(), new AbortController()];
-  void extendUntilDone(delivery, lease, lost, done.signal, log);
-  let outcome: Outcome;
-  try {
-    outcome = (await handler(delivery, lost.signal)) ?? { ack: true };
-    settleItem(delivery.token, outcome);
-  } catch (error) {
-    log(`attempt ${delivery.attempt} of ${delivery.id} failed`, error);
-    outcome = { retry: { error: textOf(error) } };
-  } finally {
-    done.abort();
+/** A delivery whose handler runs. */
+interface Running {
+  delivery: Delivery;
+  lost: AbortController;
+  extendedAt: number;
+}
+
+/**
+ * Pulls as many messages as handlers are free. Handlers end in any order, and their outcomes leave in batches while the next messages
+ * are pulled and handled: up to `concurrency` outcomes may be on their way.
+ */
+class Worker {
+  readonly #handler: Handler;
+  readonly #concurrency: number;
+  readonly #lease: Duration;
+  readonly #log: NonNullable<WorkOptions["log"]>;
+  readonly #running = new Set<Running>();
+  /** The messages that pulls in flight ask for. */
+  #requested = 0;
+  #pulls = 0;
+  #settling = 0;
+  #failures = 0;
+  #changed: () => void = () => {};
+
+  constructor(handler: Handler, concurrency: number, lease: Duration, log: NonNullable<WorkOptions["log"]>) {
+    [this.#handler, this.#concurrency, this.#lease, this.#log] = [handler, concurrency, lease, log];
   }
-  if (!delivery.isSettled && !lost.signal.aborted) await settle(delivery, outcome, log);
+
+  async run(signal: AbortSignal, pull: (max: number) => Promise<Delivery[]>, failed: AbortController): Promise<void> {
+    const lease = milliseconds("lease", this.#lease);
+    const extending = setInterval(() => this.#extendThoseDue(lease / 3), Math.max(10, lease / 6));
+    const stop = () => this.#changed();
+    signal.addEventListener("abort", stop);
+    try {
+      while (!signal.aborted) {
+        const max = this.#wanted();
+        if (max > 0) void this.#pull(max, pull, signal).catch((error: unknown) => failed.abort(error));
+        else await this.#change();
+      }
+      while (this.#pulls + this.#running.size + this.#settling > 0) await this.#change();
+    } finally {
+      clearInterval(extending);
+      signal.removeEventListener("abort", stop);
+    }
+  }
+
+  /** Returns the number of messages to pull now. A second pull is for many handlers: otherwise, the first one is about to return. */
+  #wanted(): number {
+    const free = this.#concurrency - this.#running.size - this.#requested;
+    const isSecond = this.#pulls > 0;
+    if (this.#pulls === MAX_PULLS || this.#settling >= this.#concurrency || (isSecond && free * 2 < this.#concurrency)) return 0;
+    return Math.min(free, MAX_PULL);
+  }
+
+  /** Waits until something ends. All that ends in the same turn of the event loop counts as one change. */
+  async #change(): Promise<void> {
+    await new Promise<void>((resolve) => (this.#changed = resolve));
+    await endOfTurn();
+  }
+
+  async #pull(max: number, pull: (max: number) => Promise<Delivery[]>, signal: AbortSignal): Promise<void> {
+    this.#pulls += 1;
+    this.#requested += max;
+    let left = max;
+    try {
+      const pulled = await pull(max);
+      this.#failures = 0;
+      this.#requested -= left;
+      left = 0;
+      for (const delivery of pulled) void this.#handle(delivery);
+    } catch (error) {
+      if (signal.aborted) return;
+      if (!(error instanceof LisaError) || !error.retryable) throw error;
+      this.#log("cannot pull; retrying", error);
+      await pause(++this.#failures, error.retryAfter, signal);
+    } finally {
+      this.#requested -= left;
+      this.#pulls -= 1;
+      this.#changed();
+    }
+  }
+
+  /** Runs a handler, and settles. Throws nothing. */
+  async #handle(delivery: Delivery): Promise<void> {
+    const running = { delivery, lost: new AbortController(), extendedAt: Date.now() };
+    this.#running.add(running);
+    let outcome: Outcome;
+    try {
+      outcome = (await this.#handler(delivery, running.lost.signal)) ?? { ack: true };
+      settleItem(delivery.token, outcome);
+    } catch (error) {
+      this.#log(`attempt ${delivery.attempt} of ${delivery.id} failed`, error);
+      outcome = { retry: { error: textOf(error) } };
+    }
+    this.#running.delete(running);
+    this.#settling += 1;
+    this.#changed();
+    if (!delivery.isSettled && !running.lost.signal.aborted) await settle(delivery, outcome, this.#log);
+    this.#settling -= 1;
+    this.#changed();
+  }
+
+  /** Extends the leases that are due, in one request. A failure says nothing about a handler, unless its lease was lost. */
+  #extendThoseDue(after: number): void {
+    const now = Date.now();
+    for (const running of this.#running) {
+      if (now < running.extendedAt + after || running.delivery.isSettled || running.lost.signal.aborted) continue;
+      running.extendedAt = now;
+      void this.#extend(running);
+    }
+  }
+
+  async #extend(running: Running): Promise<void> {
+    const { delivery, lost } = running;
+    try {
+      await delivery.extend(this.#lease);
+    } catch (error) {
+      if (!this.#running.has(running) || delivery.isSettled) return;
+      if (!(error instanceof Problem && error.code === "stale")) return this.#log(`cannot extend the lease of ${delivery.id}`, error);
+      this.#log(`lease of ${delivery.id} was lost; another worker may have it`, error);
+      lost.abort(error);
+    }
+  }
 }
 
 async function settle(delivery: Delivery, outcome: Outcome, log: NonNullable<WorkOptions["log"]>, isLast = false): Promise<void> {
@@ -95,25 +190,6 @@ async function settle(delivery: Delivery, outcome: Outcome, log: NonNullable<Wor
       await settle(delivery, { retry: { error: `the handler returned a wrong outcome: ${error.message}` } }, log, true);
     } else {
       log(`cannot settle ${delivery.id}; it is delivered again after its lease`, error);
-    }
-  }
-}
-
-/** Extends the lease until the handler is done. A failure says nothing about the handler, unless the lease was lost. */
-async function extendUntilDone(delivery: Delivery, lease: Duration, lost: AbortController, done: AbortSignal, log: NonNullable<WorkOptions["log"]>): Promise<void> {
-  for (;;) {
-    await sleep(milliseconds("lease", lease) / 3, done);
-    if (done.aborted) return;
-    if (delivery.isSettled) continue;
-    try {
-      await delivery.extend(lease);
-    } catch (error) {
-      if (done.aborted || delivery.isSettled) continue;
-      if (error instanceof Problem && error.code === "stale") {
-        log(`lease of ${delivery.id} was lost; another worker may have it`, error);
-        return lost.abort(error);
-      }
-      log(`cannot extend the lease of ${delivery.id}`, error);
     }
   }
 }

@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,6 +18,7 @@ import httpx
 
 from . import _flows as flows
 from . import _types as types
+from ._batch import AsyncBatcher, ThreadBatcher
 from ._errors import LisaError, TransportError
 from ._http import Body, open_async_client, open_client, time_limit, translated
 from ._types import (
@@ -37,7 +38,7 @@ from ._types import (
     SendOptions,
     Sent,
 )
-from ._work import Event, check_arguments, run_worker
+from ._work import Event, Worker, check_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -103,6 +104,14 @@ class _Client:
             "follow_redirects": False,
         }
 
+    def _message(self, topic: str, payload: Payload, options: Mapping[str, Any]) -> flows.Item | None:
+        """Returns a message as an item of a batch; None if it needs a request of its own."""
+        content, content_type = types.payload_bytes(payload)
+        if len(content) > flows.MAX_BATCHED:
+            return None
+        options = types.options_of(options, content_type)
+        return flows.Item(types.with_payload(options, payload, content))
+
     def _cancel(self, topic: str, message_id: str, key: str | None) -> flows.Flow[Cancelled]:
         request = flows.message_request("DELETE", topic, message_id, key)
         return (yield from flows.exchange(request, self._tries, types.reader(Cancelled)))
@@ -138,6 +147,12 @@ class Lisa(_Client):
 
     def _open(self) -> None:
         self._http = open_client(self._options)
+        self._sends: dict[str, ThreadBatcher[Sent]] = {}
+        self._settles = self._batcher(flows.SETTLE, Ended, True)
+        self._extends = self._batcher(flows.EXTEND, Ended, True)
+
+    def _batcher(self, where: str, kind: type[T], to_gateway: bool) -> ThreadBatcher[T]:
+        return ThreadBatcher(lambda items: self._run(flows.attempt(where, items, kind, to_gateway)), self._tries)
 
     def _run(self, flow: flows.Flow[T]) -> T:
         answer: flows.Reply | TransportError | None = None
@@ -164,8 +179,18 @@ class Lisa(_Client):
             return body.end()
 
     def send(self, topic: str, payload: Payload, **options: Unpack[SendOptions]) -> Sent:
-        """Sends a message. A failed try is repeated with the same id, so the message is stored once."""
-        return self._run(flows.send(topic, payload, options, self._tries))
+        """Sends a message. A failed try is repeated with the same id, so the message is stored once.
+
+        Messages of other threads that are sent meanwhile leave together in one request.
+        """
+        item = self._message(topic, payload, options)
+        if item is None:
+            return self._run(flows.send(topic, payload, options, self._tries))
+        sends = self._sends.get(topic)
+        if sends is None:
+            flows.drop_idle(self._sends)
+            sends = self._sends.setdefault(topic, self._batcher(flows.send_path(topic), Sent, False))
+        return sends.add(item)
 
     def send_many(self, topic: str, messages: Iterable[NewMessage]) -> list[Sent | LisaError]:
         """Sends messages in batches. Returns a result for each, in order: its error, if it was not accepted."""
@@ -207,11 +232,17 @@ class Lisa(_Client):
 
     def settle(self, delivery: DeliveryFields | str, outcome: Outcome) -> Ended:
         """Settles a delivery, or the delivery with this token. Raises `Stale` if its lease was lost."""
-        return self._run(flows.settle(delivery, outcome, self._tries))
+        try:
+            ended = self._settles.add(flows.settle_item((delivery, outcome)))
+        except LisaError as error:
+            flows.note_settled(delivery, error)
+            raise
+        flows.note_settled(delivery, ended)
+        return ended
 
     def extend(self, delivery: DeliveryFields | str, lease: Duration | None = None) -> Ended:
         """Replaces the lease of a delivery with a new one that starts now. Raises `Stale` if it was lost."""
-        return self._run(flows.extend(delivery, lease, self._tries))
+        return flows.note_extended(delivery, self._extends.add(flows.extend_item(delivery, lease)))
 
     def settle_many(self, items: Iterable[tuple[DeliveryFields | str, Outcome]]) -> list[Ended | LisaError]:
         """Settles deliveries in batches. Returns a result for each, in order: its error, if it was not settled."""
@@ -288,6 +319,12 @@ class AsyncLisa(_Client):
 
     def _open(self) -> None:
         self._http = open_async_client(self._options)
+        self._sends: dict[str, AsyncBatcher[Sent]] = {}
+        self._settles = self._batcher(flows.SETTLE, Ended, True)
+        self._extends = self._batcher(flows.EXTEND, Ended, True)
+
+    def _batcher(self, where: str, kind: type[T], to_gateway: bool) -> AsyncBatcher[T]:
+        return AsyncBatcher(lambda items: self._run(flows.attempt(where, items, kind, to_gateway)), self._tries)
 
     async def _run(self, flow: flows.Flow[T]) -> T:
         answer: flows.Reply | TransportError | None = None
@@ -314,8 +351,18 @@ class AsyncLisa(_Client):
             return body.end()
 
     async def send(self, topic: str, payload: Payload, **options: Unpack[SendOptions]) -> Sent:
-        """Sends a message. A failed try is repeated with the same id, so the message is stored once."""
-        return await self._run(flows.send(topic, payload, options, self._tries))
+        """Sends a message. A failed try is repeated with the same id, so the message is stored once.
+
+        Messages that other tasks send meanwhile leave together in one request, in any order.
+        """
+        item = self._message(topic, payload, options)
+        if item is None:
+            return await self._run(flows.send(topic, payload, options, self._tries))
+        sends = self._sends.get(topic)
+        if sends is None:
+            flows.drop_idle(self._sends)
+            sends = self._sends.setdefault(topic, self._batcher(flows.send_path(topic), Sent, False))
+        return await sends.add(item)
 
     async def send_many(self, topic: str, messages: Iterable[NewMessage]) -> list[Sent | LisaError]:
         """Sends messages in batches. Returns a result for each, in order: its error, if it was not accepted."""
@@ -357,11 +404,17 @@ class AsyncLisa(_Client):
 
     async def settle(self, delivery: DeliveryFields | str, outcome: Outcome) -> Ended:
         """Settles a delivery, or the delivery with this token. Raises `Stale` if its lease was lost."""
-        return await self._run(flows.settle(delivery, outcome, self._tries))
+        try:
+            ended = await self._settles.add(flows.settle_item((delivery, outcome)))
+        except LisaError as error:
+            flows.note_settled(delivery, error)
+            raise
+        flows.note_settled(delivery, ended)
+        return ended
 
     async def extend(self, delivery: DeliveryFields | str, lease: Duration | None = None) -> Ended:
         """Replaces the lease of a delivery with a new one that starts now. Raises `Stale` if it was lost."""
-        return await self._run(flows.extend(delivery, lease, self._tries))
+        return flows.note_extended(delivery, await self._extends.add(flows.extend_item(delivery, lease)))
 
     async def settle_many(self, items: Iterable[tuple[DeliveryFields | str, Outcome]]) -> list[Ended | LisaError]:
         """Settles deliveries in batches. Returns a result for each, in order: its error, if it was not settled."""
@@ -390,7 +443,7 @@ class AsyncLisa(_Client):
         async def pull(free: int) -> list[AsyncDelivery]:
             return await self.pull(topic, group, max=free, wait=wait, lease=lease, consumer=consumer)
 
-        await run_worker(self, pull, handler, concurrency, lease, stop)
+        await Worker(self, pull, handler, concurrency, lease).run(stop)
 
     async def close(self) -> None:
         """Closes the connections."""

@@ -20,6 +20,11 @@ class LisaError(Exception):
     # True if the request may have been carried out.
     in_doubt: bool = True
 
+    def __copy__(self) -> LisaError:
+        copied = type(self).__new__(type(self), *self.args)
+        copied.__dict__.update(self.__dict__)
+        return copied
+
 
 class TransportError(LisaError):
     """No response from Lisa: no connection, a timeout, a broken connection, or a response from something else.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, TypeVar, Union
@@ -15,10 +17,15 @@ from ._errors import LisaError, Problem, Stale, TransportError, problem, problem
 
 T = TypeVar("T")
 
-MAX_ITEMS = 1000
-MAX_BYTES = 4 * 1024 * 1024
+# Of a request with many items.
+MAX_ITEMS = 500
+MAX_BYTES = 1024 * 1024
+# A larger payload is not part of a batch: there, each byte may take six.
+MAX_BATCHED = 64 * 1024
 # 16 MiB of payloads, each byte of which may take six in JSON, and their headers.
 MAX_PAYLOADS = 128 * 1024 * 1024
+
+SETTLE, EXTEND = "/v1/deliveries:settle", "/v1/deliveries:extend"
 
 
 @dataclass
@@ -67,45 +74,81 @@ def exchange(request: Request, tries: int, read: Callable[[Any], T], message_id:
     raise AssertionError("tries is at least 1")
 
 
-def batch(
-    request: Callable[[Any], Request], items: Sequence[Mapping[str, Any]], kind: type[T], tries: int
-) -> Flow[list[T | LisaError]]:
-    """Sends a batch, and again those of its items that can be repeated. Returns a result for each, in order."""
-    results: dict[int, T | LisaError] = {}
-    pending = list(range(len(items)))
-    doubted: set[int] = set()
-    for attempt in range(1, tries + 1):
-        answer = yield request([items[index] for index in pending])
-        read = read_answer(answer, partial(results_of, kind, len(pending)))
-        if isinstance(read, LisaError):
-            if not read.retryable:
-                raise read
-            read = [read] * len(pending)
-        results.update(zip(pending, read))
-        errors = {index: result for index in pending if isinstance(result := results[index], LisaError)}
-        for index, error in errors.items():
-            results[index] = settle_doubt(error, index in doubted, items[index].get("id"))
-        pending = [index for index, error in errors.items() if error.retryable]
-        doubted.update(index for index in pending if errors[index].in_doubt)
-        if not pending or attempt == tries:
-            break
-        yield pause(attempt, max(errors[index].retry_after for index in pending))
-    return [results[index] for index in range(len(items))]
+Answer = Union["list[T | LisaError]", LisaError]
+"""The results of the items of a request, or its error if it failed as a whole."""
 
 
-def chunks(items: Iterable[T]) -> Iterator[list[T]]:
-    """Splits items into batches that Lisa accepts."""
-    chunk: list[T] = []
-    size = 0
+class Item:
+    """An item of a batch, and what its tries have shown."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self.json = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        self.failures = 0
+        self._id = body.get("id")
+        self._in_doubt = False
+
+    def conclude(self, result: T | LisaError, tries: int) -> T | LisaError | None:
+        """Returns the result of a try if it is final, completed by what the tries before have shown."""
+        if not isinstance(result, LisaError):
+            return result
+        self.failures += 1
+        if result.retryable and self.failures < tries:
+            self._in_doubt = self._in_doubt or result.in_doubt
+            return None
+        return settle_doubt(result, self._in_doubt, self._id)
+
+
+def fitting(items: Iterable[Item]) -> int:
+    """Returns the number of leading items that fit in a request."""
+    count = size = 0
     for item in items:
-        length = len(json.dumps(item, ensure_ascii=False).encode())
-        if chunk and (len(chunk) == MAX_ITEMS or size + length + 1 > MAX_BYTES - 2):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(item)
-        size += length + 1
-    if chunk:
-        yield chunk
+        size += len(item.json) + 1
+        if count == MAX_ITEMS or (count and size > MAX_BYTES):
+            break
+        count += 1
+    return count
+
+
+def conclude(items: Sequence[Item], answer: Answer[T], tries: int) -> tuple[list[T | LisaError | None], float]:
+    """Returns the final result of each item, None for those to repeat, and the seconds until then."""
+    # Each has an error of its own, which names its id.
+    results = [copy(answer) for _ in items] if isinstance(answer, LisaError) else answer
+    final = [item.conclude(result, tries) for item, result in zip(items, results)]
+    after = max((result.retry_after for result in results if isinstance(result, LisaError)), default=0.0)
+    failures = max((item.failures for item in items), default=1)
+    return final, pause(failures, after)
+
+
+def attempt(where: str, items: Sequence[Item], kind: type[T], to_gateway: bool) -> Flow[Answer[T]]:
+    """Sends items in one request, once."""
+    body = b"[" + b",".join(item.json for item in items) + b"]"
+    request = Request("POST", where, {"content-type": b"application/json"}, body, to_gateway)
+    return read_answer((yield request), partial(results_of, kind, len(items)))
+
+
+def in_order(
+    where: str, items: Iterable[Item], kind: type[T], to_gateway: bool, tries: int
+) -> Flow[list[T | LisaError]]:
+    """Sends items in order, one request after the other. Returns a result for each.
+
+    A request that is refused as a whole is the last one: the others would be refused, too.
+    """
+    left = deque(items)
+    order = list(left)
+    results: dict[int, T | LisaError] = {}
+    while left:
+        pending = [left.popleft() for _ in range(fitting(left))]
+        while pending:
+            answer = yield from attempt(where, pending, kind, to_gateway)
+            if isinstance(answer, LisaError) and not answer.retryable:
+                pending += left
+                left.clear()
+            final, wait = conclude(pending, answer, tries)
+            results.update((id(item), result) for item, result in zip(pending, final) if result is not None)
+            pending = [item for item, result in zip(pending, final) if result is None]
+            if pending:
+                yield wait
+    return [results[id(item)] for item in order]
 
 
 def read_answer(answer: Reply | TransportError | None, read: Callable[[Any], T]) -> T | LisaError:
@@ -141,8 +184,6 @@ def settle_doubt(error: LisaError, in_doubt: bool, message_id: str | None) -> Li
     if isinstance(error, Stale):
         error.maybe_settled = in_doubt
     elif message_id is not None and not (isinstance(error, Problem) and error.id):
-        # The items of a batch that had no answer share an error.
-        error = type(error)(*error.args) if isinstance(error, TransportError) else error
         error.id = message_id
     return error
 
@@ -171,70 +212,60 @@ def message_request(
 
 
 def send(topic: str, payload: types.Payload, options: Mapping[str, Any], tries: int) -> Flow[types.Sent]:
-    """Sends one message."""
+    """Sends one message in a request of its own."""
     content, content_type = types.payload_bytes(payload)
     options = types.options_of(options, content_type)
     request = Request("POST", path("topics", topic, "messages"), types.option_headers(options), content)
     return (yield from exchange(request, tries, types.reader(types.Sent), options["id"]))
 
 
+def drop_idle(batchers: dict[str, Any]) -> None:
+    """Forgets the topics to which nothing is being sent."""
+    for topic, batcher in list(batchers.items()):
+        if batcher.is_idle:
+            batchers.pop(topic, None)
+
+
+def send_path(topic: str) -> str:
+    """Returns the path of a batch of messages."""
+    return path("topics", topic) + "/messages:batch"
+
+
 def send_many(topic: str, messages: Iterable[types.NewMessage], tries: int) -> Flow[list[types.Sent | LisaError]]:
     """Sends many messages, in batches."""
-    results: list[types.Sent | LisaError] = []
-    where = path("topics", topic) + "/messages:batch"
     # A wrong message is found before any is sent.
-    items = [types.batch_item(index, message) for index, message in enumerate(messages)]
-    for chunk in chunks(items):
-        results += yield from batch(lambda items: with_json("POST", where, items), chunk, types.Sent, tries)
-    return results
+    items = [Item(types.batch_item(index, message)) for index, message in enumerate(messages)]
+    return (yield from in_order(send_path(topic), items, types.Sent, False, tries))
 
 
 def settle_many(
     items: Iterable[tuple[types.DeliveryFields | str, types.Outcome]], tries: int
 ) -> Flow[list[types.Ended | LisaError]]:
     """Settles many deliveries, in batches."""
-    results: list[types.Ended | LisaError] = []
     items = list(items)
-    for chunk in chunks(map(settle_item, items)):
-        results += yield from batch(deliveries_request("settle"), chunk, types.Ended, tries)
+    results = yield from in_order(SETTLE, map(settle_item, items), types.Ended, True, tries)
     for (delivery, _), result in zip(items, results):
-        if isinstance(result, (types.Ended, Stale)):
-            mark_settled(delivery)
+        note_settled(delivery, result)
     return results
 
 
-def settle_item(item: tuple[types.DeliveryFields | str, types.Outcome]) -> dict[str, Any]:
-    """Returns a delivery with its outcome as JSON has it."""
+def settle_item(item: tuple[types.DeliveryFields | str, types.Outcome]) -> Item:
+    """Returns a delivery with its outcome. As in all calls, its token is in the body, because URLs are logged."""
     delivery, outcome = item
     body = True if isinstance(outcome, types.Ack) else types.outcome_body(outcome)
-    return {"token": token_of(delivery), type(outcome).__name__.lower(): body}
+    return Item({"token": token_of(delivery), type(outcome).__name__.lower(): body})
 
 
-def settle(delivery: types.DeliveryFields | str, outcome: types.Outcome, tries: int) -> Flow[types.Ended]:
-    """Settles a delivery. As in all calls, its token is in the body, because URLs are logged."""
-    return only((yield from settle_many([(delivery, outcome)], tries)))
+def extend_item(delivery: types.DeliveryFields | str, lease: types.Duration | None) -> Item:
+    """Returns a delivery with its new lease."""
+    return Item(types.given({"token": token_of(delivery), "lease": lease}))
 
 
-def extend(delivery: types.DeliveryFields | str, lease: types.Duration | None, tries: int) -> Flow[types.Ended]:
-    """Extends the lease of a delivery."""
-    item = types.given({"token": token_of(delivery), "lease": lease})
-    ended = only((yield from batch(deliveries_request("extend"), [item], types.Ended, tries)))
+def note_extended(delivery: types.DeliveryFields | str, ended: types.Ended) -> types.Ended:
+    """Remembers the new end of a lease."""
     if isinstance(delivery, types.DeliveryFields) and ended.lease_until is not None:
         delivery.lease_until = ended.lease_until
     return ended
-
-
-def deliveries_request(verb: str) -> Callable[[Any], Request]:
-    """Returns the function that makes the request for a batch of deliveries."""
-    return lambda items: with_json("POST", f"/v1/deliveries:{verb}", items, True)
-
-
-def only(results: list[T | LisaError]) -> T:
-    """Returns the result of a batch of one, or raises its error."""
-    (result,) = results
-    if isinstance(result, LisaError):
-        raise result
-    return result
 
 
 def token_of(delivery: types.DeliveryFields | str) -> str:
@@ -242,7 +273,7 @@ def token_of(delivery: types.DeliveryFields | str) -> str:
     return delivery if isinstance(delivery, str) else delivery.token
 
 
-def mark_settled(delivery: types.DeliveryFields | str) -> None:
-    """Remembers that a delivery is settled."""
-    if isinstance(delivery, types.DeliveryFields):
+def note_settled(delivery: types.DeliveryFields | str, result: types.Ended | LisaError) -> None:
+    """Remembers that a delivery is settled, or known to be stale."""
+    if isinstance(delivery, types.DeliveryFields) and isinstance(result, (types.Ended, Stale)):
         delivery._ended.append(True)

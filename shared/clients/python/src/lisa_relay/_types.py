@@ -150,11 +150,14 @@ def batch_item(index: int, message: NewMessage) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"message {index}: {error}") from None
+    return with_payload(result, payload, content)
+
+
+def with_payload(options: dict[str, Any], payload: Payload, content: bytes) -> dict[str, Any]:
+    """Adds a payload to the options of a message, as JSON has it."""
     if isinstance(payload, (bytes, bytearray, memoryview)):
-        result["payload_base64"] = base64.b64encode(content).decode()
-    else:
-        result["payload_text"] = content.decode()
-    return result
+        return {**options, "payload_base64": base64.b64encode(content).decode()}
+    return {**options, "payload_text": content.decode()}
 
 
 def new_id() -> str:

@@ -9,7 +9,8 @@ import logging
 import signal
 import threading
 import traceback
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union, cast
 
@@ -26,6 +27,7 @@ Pull = Callable[[int], Awaitable["list[AsyncDelivery]"]]
 log = logging.getLogger("lisa_relay")
 
 MAX_PULL = 200
+MAX_PULLS = 2
 AFTER_OUTAGE = 1.0
 LOOK_EVERY = 0.1
 
@@ -74,70 +76,164 @@ def _is_async(handler: Any) -> bool:
     return inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(type(plain).__call__)
 
 
-async def run_worker(
-    lisa: AsyncLisa, pull: Pull, handler: Handler, concurrency: int, lease: Duration, stop: Event | None
-) -> None:
-    """Handles messages until a stop."""
-    stopping = asyncio.Event()
-    stopped = asyncio.ensure_future(_stopped(stopping, stop))
-    running: set[asyncio.Task[None]] = set()
-    try:
-        with _signals(stopping):
-            while not stopped.done():
-                if len(running) == concurrency:
-                    await asyncio.wait({*running, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                    continue
-                pulling = asyncio.ensure_future(pull(min(concurrency - len(running), MAX_PULL)))
-                try:
-                    await asyncio.wait({pulling, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    # The gateway hands a message back if the connection closes before its answer.
-                    pulling.cancel()
-                try:
-                    deliveries = await pulling
-                except asyncio.CancelledError:
-                    break
-                except LisaError as error:
-                    if not error.retryable:
-                        raise
-                    log.warning("cannot pull; retrying: %s", error)
-                    await asyncio.wait({stopped}, timeout=AFTER_OUTAGE)
-                    continue
-                for delivery in deliveries:
-                    task = asyncio.create_task(_handle(lisa, delivery, handler, lease))
-                    running.add(task)
-                    task.add_done_callback(running.discard)
-            await asyncio.gather(*running)
-    except BaseException as error:
-        if isinstance(error, asyncio.CancelledError):
-            for task in running:
-                task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        raise
-    finally:
-        stopped.cancel()
+@dataclass(eq=False)
+class _Running:
+    """A delivery whose handler runs."""
+
+    delivery: AsyncDelivery
+    extended_at: float
+    handling: asyncio.Task[None] | None = None
+    has_begun: bool = False
+    is_lost: bool = False
 
 
-async def _handle(lisa: AsyncLisa, delivery: AsyncDelivery, handler: Handler, lease: Duration) -> None:
-    """Handles a delivery. Raises nothing, unless it is cancelled."""
-    handling = asyncio.ensure_future(_call(handler, delivery))
-    lost = asyncio.ensure_future(_extend_until_lost(delivery, lease))
-    try:
-        await asyncio.wait({handling, lost}, return_when=asyncio.FIRST_COMPLETED)
-        if not handling.done():
-            await _cancel(handling)
+class Worker:
+    """Pulls as many messages as handlers are free.
+
+    Outcomes leave in batches while the next messages are pulled and handled: up to `concurrency` outcomes may be on
+    their way.
+    """
+
+    def __init__(self, lisa: AsyncLisa, pull: Pull, handler: Handler, concurrency: int, lease: Duration) -> None:
+        self._lisa, self._pull, self._handler, self._concurrency, self._lease = lisa, pull, handler, concurrency, lease
+        self._running: set[_Running] = set()
+        # asyncio itself keeps no task alive.
+        self._tasks: set[asyncio.Task[None]] = set()
+        # The messages that each pull asks for.
+        self._pulls: dict[asyncio.Task[None], int] = {}
+        self._settling = 0
+        self._is_cancelled = False
+        self._failure: Exception | None = None
+        self._changed = asyncio.Event()
+
+    async def run(self, stop: Event | None) -> None:
+        """Handles messages until a stop."""
+        stopping = asyncio.Event()
+        stopped = asyncio.ensure_future(_stopped(stopping, stop))
+        stopped.add_done_callback(lambda _: self._changed.set())
+        extending = asyncio.ensure_future(self._extend_leases())
+        try:
+            with _signals(stopping):
+                while not stopped.done() and self._failure is None:
+                    wanted = self._wanted()
+                    if wanted:
+                        pulling = asyncio.create_task(self._pull_once(wanted, stopped))
+                        self._pulls[pulling] = wanted
+                        pulling.add_done_callback(self._pulled)
+                    else:
+                        await self._change()
+                await self._end()
+        except asyncio.CancelledError:
+            self._is_cancelled = True
+            for running in self._running:
+                if running.handling is not None and running.has_begun:
+                    running.handling.cancel()
+            await self._end()
+            raise
+        finally:
+            stopped.cancel()
+            extending.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    def _wanted(self) -> int:
+        """Returns the number of messages to pull now.
+
+        A second pull is for many handlers: otherwise, the first one is about to return.
+        """
+        free = self._concurrency - len(self._running) - sum(self._pulls.values())
+        if len(self._pulls) == MAX_PULLS or self._settling >= self._concurrency:
+            return 0
+        return min(free, MAX_PULL) if not self._pulls or free * 2 >= self._concurrency else 0
+
+    async def _change(self) -> None:
+        """Waits until something ends. All that ends in the same turn of the event loop counts as one change."""
+        self._changed.clear()
+        await self._changed.wait()
+        await asyncio.sleep(0)
+
+    async def _end(self) -> None:
+        """Ends the pulls, and waits for all handlers and outcomes."""
+        for pulling in self._pulls:
+            # The gateway hands a message back if the connection closes before its answer.
+            pulling.cancel()
+        while self._pulls or self._tasks:
+            await asyncio.wait({*self._pulls, *self._tasks})
+
+    async def _pull_once(self, count: int, stopped: asyncio.Future[None]) -> None:
+        try:
+            deliveries = await self._pull(count)
+        except LisaError as error:
+            if not error.retryable:
+                raise
+            log.warning("cannot pull; retrying: %s", error)
+            await asyncio.wait({stopped}, timeout=AFTER_OUTAGE)
             return
-    except asyncio.CancelledError:
-        await _cancel(handling)
-        if not delivery.settled:
-            with contextlib.suppress(LisaError):
-                await lisa.settle(delivery, Defer(after=timedelta(0)))
-        raise
-    finally:
-        lost.cancel()
-    outcome = _outcome_of(handling, delivery)
-    if not delivery.settled:
-        await _settle(lisa, delivery, outcome)
+        now = asyncio.get_running_loop().time()
+        for delivery in deliveries:
+            running = _Running(delivery, now)
+            self._running.add(running)
+            running.handling = self._start(self._handle(running))
+
+    def _pulled(self, pulling: asyncio.Task[None]) -> None:
+        del self._pulls[pulling]
+        self._changed.set()
+        if not pulling.cancelled() and isinstance(error := pulling.exception(), Exception):
+            self._failure = self._failure or error
+
+    def _start(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(call)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _handle(self, running: _Running) -> None:
+        """Runs a handler, and settles."""
+        delivery = running.delivery
+        outcome: Outcome | None = None
+        running.has_begun = True
+        try:
+            if self._is_cancelled:
+                raise asyncio.CancelledError
+            outcome = _checked(await _call(self._handler, delivery))
+        except (Exception, asyncio.CancelledError) as error:
+            if self._is_cancelled and isinstance(error, asyncio.CancelledError):
+                outcome = Defer(after=timedelta(0))
+            elif not running.is_lost:
+                log.warning("attempt %s of %s failed", delivery.attempt, delivery.id, exc_info=True)
+                outcome = Retry(error="".join(traceback.format_exception_only(type(error), error)).strip())
+        finally:
+            self._running.discard(running)
+            self._settling += 1
+            self._changed.set()
+        if outcome is not None and not running.is_lost and not delivery.settled:
+            await _settle(self._lisa, delivery, outcome)
+        self._settling -= 1
+        self._changed.set()
+
+    async def _extend_leases(self) -> None:
+        """Extends each lease a third of its length after it began, those that are due in one request."""
+        loop, lease = asyncio.get_running_loop(), seconds("lease", self._lease)
+        while True:
+            await asyncio.sleep(max(lease / 6, 0.01))
+            for running in self._running:
+                if loop.time() >= running.extended_at + lease / 3 and not (running.is_lost or running.delivery.settled):
+                    running.extended_at = loop.time()
+                    self._start(self._extend(running))
+
+    async def _extend(self, running: _Running) -> None:
+        delivery = running.delivery
+        try:
+            await delivery.extend(self._lease)
+        except Stale:
+            if running in self._running and not delivery.settled:
+                log.warning("lease of %s was lost; another worker may have it", delivery.id)
+                running.is_lost = True
+                if running.handling is not None:
+                    running.handling.cancel()
+        except Exception as error:
+            # It says nothing about the handler, which goes on.
+            log.warning("cannot extend the lease of %s: %s", delivery.id, error)
 
 
 async def _call(handler: Handler, delivery: AsyncDelivery) -> Outcome | None:
@@ -148,28 +244,14 @@ async def _call(handler: Handler, delivery: AsyncDelivery) -> Outcome | None:
     return cast("Outcome | None", result)
 
 
-async def _cancel(handling: asyncio.Future[Outcome | None]) -> None:
-    """Cancels a handler, and waits for its end, so that it does not run next to the following one."""
-    handling.cancel()
-    await asyncio.wait({handling})
-    if not handling.cancelled():
-        # It is read, so asyncio does not log it.
-        handling.exception()
-
-
-def _outcome_of(handling: asyncio.Future[Outcome | None], delivery: AsyncDelivery) -> Outcome:
-    """Returns the outcome of a handler. An exception or an invalid outcome is a failed attempt."""
-    try:
-        outcome = handling.result()
-        if outcome is None:
-            return Ack()
-        if not isinstance(outcome, (Ack, Retry, Defer, Reject)):
-            raise TypeError(f"the handler returned {outcome!r}; allowed are None, Ack, Retry, Defer and Reject")
-        outcome_body(outcome)
-        return outcome
-    except (Exception, asyncio.CancelledError) as error:
-        log.warning("attempt %s of %s failed", delivery.attempt, delivery.id, exc_info=True)
-        return Retry(error="".join(traceback.format_exception_only(type(error), error)).strip())
+def _checked(outcome: Outcome | None) -> Outcome:
+    """Returns the outcome of a handler. Raises an error if it is none."""
+    if outcome is None:
+        return Ack()
+    if not isinstance(outcome, (Ack, Retry, Defer, Reject)):
+        raise TypeError(f"the handler returned {outcome!r}; allowed are None, Ack, Retry, Defer and Reject")
+    outcome_body(outcome)
+    return outcome
 
 
 async def _settle(lisa: AsyncLisa, delivery: AsyncDelivery, outcome: Outcome) -> None:
@@ -184,23 +266,6 @@ async def _settle(lisa: AsyncLisa, delivery: AsyncDelivery, outcome: Outcome) ->
             await _settle(lisa, delivery, failed)
     except Exception as error:
         log.error("cannot settle %s; it is delivered again after its lease: %s", delivery.id, error)
-
-
-async def _extend_until_lost(delivery: AsyncDelivery, lease: Duration) -> None:
-    """Extends the lease of a delivery whose handler runs. Returns when the lease was lost."""
-    while True:
-        await asyncio.sleep(seconds("lease", lease) / 3)
-        if delivery.settled:
-            continue
-        try:
-            await delivery.extend(lease)
-        except Stale:
-            if not delivery.settled:
-                log.warning("lease of %s was lost; another worker may have it", delivery.id)
-                return
-        except Exception as error:
-            # It says nothing about the handler, which goes on.
-            log.warning("cannot extend the lease of %s: %s", delivery.id, error)
 
 
 async def _stopped(stopping: asyncio.Event, stop: Event | None) -> None:

@@ -1,0 +1,166 @@
+"""Single calls that leave together: those that are made while requests are in flight form the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Callable, Generic, TypeVar
+
+from ._errors import LisaError
+from ._flows import Answer, Item, conclude, fitting
+
+T = TypeVar("T")
+
+MAX_IN_FLIGHT = 2
+
+
+class AsyncBatcher(Generic[T]):
+    """Sends the items of single calls. The first one leaves at once. An item that is repeated holds up no other."""
+
+    def __init__(self, attempt: Callable[[list[Item]], Awaitable[Answer[T]]], tries: int) -> None:
+        self._attempt, self._tries = attempt, tries
+        self._waiting: deque[tuple[Item, asyncio.Future[T | LisaError]]] = deque()
+        self._in_flight = 0
+        self._is_scheduled = False
+        # asyncio itself keeps no task alive.
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing waits or is in flight."""
+        return not self._waiting and not self._tasks
+
+    async def add(self, item: Item) -> T:
+        """Sends an item. Raises its error."""
+        future: asyncio.Future[T | LisaError] = asyncio.get_running_loop().create_future()
+        self._push(item, future)
+        result = await future
+        if isinstance(result, LisaError):
+            raise result
+        return result
+
+    def _push(self, item: Item, future: asyncio.Future[T | LisaError]) -> None:
+        self._waiting.append((item, future))
+        if not self._is_scheduled:
+            # After the code that runs now, which may add more.
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_scheduled = False
+        while self._waiting and self._in_flight < MAX_IN_FLIGHT:
+            count = fitting([item for item, _ in self._waiting])
+            calls = [self._waiting.popleft() for _ in range(count)]
+            # Nobody waits for the call of a task that was cancelled.
+            calls = [(item, future) for item, future in calls if not future.done()]
+            if calls:
+                self._in_flight += 1
+                task = asyncio.create_task(self._send(calls))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, calls: list[tuple[Item, asyncio.Future[T | LisaError]]]) -> None:
+        try:
+            answer = await self._attempt([item for item, _ in calls])
+        except BaseException as error:
+            for _, future in calls:
+                if not future.done():
+                    future.set_exception(error) if isinstance(error, Exception) else future.cancel()
+            raise
+        finally:
+            self._in_flight -= 1
+            if self._waiting:
+                self._flush()
+        results, wait = conclude([item for item, _ in calls], answer, self._tries)
+        for (_, future), result in zip(calls, results):
+            if result is not None and not future.done():
+                future.set_result(result)
+        again = [call for call, result in zip(calls, results) if result is None]
+        if again:
+            await asyncio.sleep(wait)
+            for call in again:
+                self._push(*call)
+
+
+@dataclass
+class _Call(Generic[T]):
+    item: Item
+    is_answered: bool = False
+    result: T | LisaError | None = None
+    wait: float = 0
+    changed: threading.Event = field(default_factory=threading.Event)
+
+
+class ThreadBatcher(Generic[T]):
+    """Does the same for calls of threads. The requests are made by those threads that wait for them."""
+
+    def __init__(self, attempt: Callable[[list[Item]], Answer[T]], tries: int) -> None:
+        self._attempt, self._tries = attempt, tries
+        self._lock = threading.Lock()
+        self._waiting: deque[_Call[T]] = deque()
+        self._in_flight = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing waits or is in flight."""
+        return not self._waiting and self._in_flight == 0
+
+    def add(self, item: Item) -> T:
+        """Sends an item. Raises its error."""
+        call: _Call[T] = _Call(item)
+        while True:
+            with self._lock:
+                call.is_answered = False
+                self._waiting.append(call)
+            self._wait_for(call)
+            if call.result is not None:
+                break
+            time.sleep(call.wait)
+        if isinstance(call.result, LisaError):
+            raise call.result
+        return call.result
+
+    def _wait_for(self, call: _Call[T]) -> None:
+        while not call.is_answered:
+            with self._lock:
+                calls = self._take() if not call.is_answered else []
+            if calls:
+                self._send(calls)
+            elif not call.is_answered:
+                call.changed.wait()
+                call.changed.clear()
+
+    def _take(self) -> list[_Call[T]]:
+        if not self._waiting or self._in_flight == MAX_IN_FLIGHT:
+            return []
+        calls = [self._waiting.popleft() for _ in range(fitting([call.item for call in self._waiting]))]
+        self._in_flight += 1
+        self._wake_next()
+        return calls
+
+    def _wake_next(self) -> None:
+        if self._waiting and self._in_flight < MAX_IN_FLIGHT:
+            self._waiting[0].changed.set()
+
+    def _send(self, calls: list[_Call[T]]) -> None:
+        try:
+            answer = self._attempt([call.item for call in calls])
+        except BaseException:
+            # Of this thread, such as KeyboardInterrupt: the other threads send their items again.
+            with self._lock:
+                self._in_flight -= 1
+                self._waiting.extendleft(reversed(calls))
+                for call in calls:
+                    call.changed.set()
+            raise
+        results, wait = conclude([call.item for call in calls], answer, self._tries)
+        with self._lock:
+            self._in_flight -= 1
+            for call, result in zip(calls, results):
+                call.result, call.wait, call.is_answered = result, wait, True
+                call.changed.set()
+            self._wake_next()
