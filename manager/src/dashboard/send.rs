@@ -303,11 +303,11 @@ fn render(
                 }
             }
             input type="hidden" name="once" value=(once);
-            (field("payload", "Payload", "Text of any kind. Each end of a line is one character.", mistakes, |id, described, is_wrong| html! {
+            (field("payload", "Payload", "Any text. A line break counts as one character.", mistakes, |id, described, is_wrong| html! {
                 // A line end after the tag is not part of the text.
                 textarea id=(id) name="payload" rows="5" spellcheck="false" aria-describedby=(described) aria-invalid=[is_wrong.then_some("true")] { "\n" (text("payload")) }
             }))
-            (field("headers", "Headers", "One a line, such as content-type: application/json", mistakes, |id, described, is_wrong| html! {
+            (field("headers", "Headers", "One per line, such as content-type: application/json", mistakes, |id, described, is_wrong| html! {
                 textarea id=(id) name="headers" rows="2" spellcheck="false" aria-describedby=(described) aria-invalid=[is_wrong.then_some("true")] { "\n" (text("headers")) }
             }))
             @for option in first { (input(option, form, mistakes)) }
