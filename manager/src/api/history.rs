@@ -28,7 +28,8 @@ impl HistoryQuery {
 }
 
 /// Returns rates, counts and lateness of all topics together over time. It costs a few reads for any number of topics. What was
-/// not recorded is null: also the rates of a step in which a topic was removed, or became unreadable or readable again.
+/// not recorded is null: also the rates of a minute in which a topic was removed, or became unreadable or readable again. A
+/// longer step has the sum of what was recorded in it.
 #[utoipa::path(get, operation_id = "get_history_of_all", path = "/v1/history", tag = "stats",
     params(("for" = Option<String>, Query, description = "The period up to now, 1 minute to 7 days with the default settings, by default `6h`"), 
         ("steps" = Option<u64>, Query, minimum = 1, description = "The largest number of steps: longer ones if there would be more. By default, there is no limit")),
@@ -43,7 +44,7 @@ pub(super) async fn show_all(
 }
 
 /// Returns rates, counts and lateness of a topic over time. What was not recorded is null: while no manager ran, and where
-/// a counter went down because the topic was wiped.
+/// a counter went down because the topic was wiped. A longer step has the sum of what was recorded in it.
 #[utoipa::path(get, operation_id = "get_history", path = "/v1/topics/{topic}/history", tag = "topics",
     params(("topic" = String, Path, description = "The topic"),
         ("for" = Option<String>, Query, description = "The period up to now, 1 minute to 7 days with the default settings, by default `6h`"),

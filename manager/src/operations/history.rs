@@ -2,6 +2,7 @@
 //! lateness over time.
 
 use std::collections::BTreeMap;
+use std::ops::Bound::Excluded;
 use std::time::Duration;
 
 use lisa_core::broker::{
@@ -42,8 +43,9 @@ pub(crate) struct HistoryView {
     pub(crate) steps: Vec<HistoryStep>,
 }
 
-/// A step of a history. What was not recorded is null. In the history of all topics together, a step in which a topic became
-/// unreadable, or readable again, has no rates.
+/// A step of a history. What was not recorded is null. A step of which only a part was recorded has the rates of that part. In
+/// the history of all topics together, nothing is known from one sample to the next if a topic became unreadable, or readable
+/// again, in between.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct HistoryStep {
     /// The start of the step.
@@ -120,6 +122,21 @@ impl HistoryPeriod {
         })
     }
 
+    /// Reads the samples. Those of minutes are among those of quarter hours: they have what happened before the first quarter
+    /// hour of a new relay, and after one that was missed.
+    async fn samples<E>(
+        self,
+        minutes: impl Future<Output = Result<BTreeMap<UnixMs, Sample>, E>>,
+        quarters: impl Future<Output = Result<BTreeMap<UnixMs, Sample>, E>>,
+    ) -> Result<BTreeMap<UnixMs, Sample>, E> {
+        if self.resolution == Resolution::Minute {
+            return minutes.await;
+        }
+        let (mut all, quarters) = tokio::try_join!(minutes, quarters)?;
+        all.extend(quarters);
+        Ok(all)
+    }
+
     fn step_ms(self) -> u64 {
         self.resolution.step_ms() * self.group
     }
@@ -136,7 +153,8 @@ impl HistoryPeriod {
     }
 }
 
-/// Reads the history of a topic up to `now`, when it had the counts `stats`. Costs one round trip.
+/// Reads the history of a topic up to `now`, when it had the counts `stats`. Costs one round trip, and one more beside it for
+/// quarter hours.
 ///
 /// # Errors
 /// [`BrokerError`].
@@ -147,7 +165,11 @@ pub(crate) async fn history(
     (stats, now): (&TopicStats, UnixMs),
 ) -> Result<HistoryView, BrokerError> {
     let ticks = period.ticks(now);
-    let samples = broker.samples(topic, period.resolution, since(&ticks));
+    let since = since(&ticks);
+    let samples = period.samples(
+        broker.samples(topic, Resolution::Minute, since),
+        broker.samples(topic, Resolution::Quarter, since),
+    );
     let steps = steps(&ticks, samples.await?, (&Sample::new(stats, now), now));
     Ok(HistoryView {
         topic: Some(topic.name().clone()),
@@ -157,7 +179,7 @@ pub(crate) async fn history(
 }
 
 /// Reads the history of all topics together up to now. `counts` are their newest counts. Costs one round trip for any number
-/// of topics.
+/// of topics, and one more beside it for quarter hours.
 ///
 /// # Errors
 /// [`BrokerError`].
@@ -168,7 +190,11 @@ pub(crate) async fn history_of_all(
 ) -> Result<HistoryView, BrokerError> {
     let now = broker.now();
     let ticks = period.ticks(now);
-    let samples = broker.total_samples(period.resolution, since(&ticks));
+    let since = since(&ticks);
+    let samples = period.samples(
+        broker.total_samples(Resolution::Minute, since),
+        broker.total_samples(Resolution::Quarter, since),
+    );
     let steps = steps(&ticks, samples.await?, (&counts.total(now), now));
     Ok(HistoryView {
         topic: None,
@@ -232,21 +258,24 @@ fn steps(
     };
     let ends = ticks.windows(2).map(|pair| {
         let (from, to) = (pair[0], pair[1]);
-        let within = samples.range(from..=to).map(|(_, sample)| sample);
-        step(from, (at(from), at(to), to), within, true)
+        let within = samples.range((Excluded(from), Excluded(to)));
+        let within = within.map(|(_, sample)| sample);
+        step((from, to), at(from), within, at(to))
     });
     let running = ticks.last().map(|last| {
-        let within = samples.range(*last..).map(|(_, sample)| sample);
-        step(*last, (at(*last), Some(newest), now), within, false)
+        let within = samples.range((Excluded(*last), Excluded(now)));
+        let within = within.map(|(_, sample)| sample);
+        step((*last, now), at(*last), within, Some(newest))
     });
     ends.chain(running).collect()
 }
 
+/// Returns a step: the sum of what happened between its neighboring samples. So a long step is the sum of the short ones.
 fn step<'s>(
-    from: UnixMs,
-    (first, last, to): (Option<&'s Sample>, Option<&'s Sample>, UnixMs),
+    (from, to): (UnixMs, UnixMs),
+    first: Option<&'s Sample>,
     within: impl Iterator<Item = &'s Sample>,
-    has_lateness: bool,
+    last: Option<&'s Sample>,
 ) -> HistoryStep {
     let mut step = HistoryStep {
         from: from.to_string(),
@@ -264,25 +293,27 @@ fn step<'s>(
             garbage: last.garbage,
         });
     }
-    let (Some(first), Some(last)) = (first, last) else {
-        return step;
-    };
-    // A counter that goes down belongs to a topic that was wiped and declared again.
-    let mut before = first;
-    for sample in within.chain([last]) {
-        if !sample.continues(before) {
-            return step;
+    let samples: Vec<_> = first.into_iter().chain(within).chain(last).collect();
+    let mut lateness = [0; LATENESS_MS.len() + 1];
+    for pair in samples.windows(2) {
+        let (before, after) = (pair[0], pair[1]);
+        // A counter that goes down belongs to a topic that was wiped and declared again.
+        if !after.continues(before) {
+            continue;
         }
-        before = sample;
+        let add = |sum: &mut Option<u64>, count| *sum = Some(sum.unwrap_or(0) + count);
+        add(&mut step.sent, after.sent - before.sent);
+        add(&mut step.acked, after.acked - before.acked);
+        add(&mut step.retried, after.retried - before.retried);
+        add(&mut step.discarded, after.discarded - before.discarded);
+        // The newest counts have no lateness.
+        let since = after.lateness_since(before).into_iter().flatten();
+        for (sum, count) in lateness.iter_mut().zip(since) {
+            *sum += count;
+        }
     }
-    step.sent = Some(last.sent - first.sent);
-    step.acked = Some(last.acked - first.acked);
-    step.retried = Some(last.retried - first.retried);
-    step.discarded = Some(last.discarded - first.discarded);
-    if let Some(lateness) = last.lateness_since(first).filter(|_| has_lateness) {
-        step.lateness_p50_ms = quantile(&lateness, 50);
-        step.lateness_p99_ms = quantile(&lateness, 99);
-    }
+    step.lateness_p50_ms = quantile(&lateness, 50);
+    step.lateness_p99_ms = quantile(&lateness, 99);
     step
 }
 
@@ -357,13 +388,68 @@ mod tests {
     }
 
     #[test]
+    fn a_long_step_is_the_sum_of_the_short_ones_of_which_any_is_known() {
+        let minutes: Vec<u64> = (0..13).collect();
+        let fresh = [(5, 0), (6, 40), (7, 70), (9, 90), (10, 95), (12, 96)];
+        let wiped = [(0, 5), (1, 9), (2, 2), (4, 8), (6, 1), (7, 3), (12, 4)];
+        for samples in [&fresh[..], &wiped[..]] {
+            for step in [2_u64, 4, 6] {
+                let ticks: Vec<_> = (0..=12 / step).map(|n| n * step).collect();
+                let coarse = sent(&ticks, samples, 99);
+                // One count further than the last tick, where both have the running step.
+                let fine = sent(&minutes, samples, 99);
+                for (n, coarse) in coarse.iter().enumerate() {
+                    let begin = usize::try_from(step).unwrap() * n;
+                    let end = fine.len().min(begin + usize::try_from(step).unwrap());
+                    let known: Vec<_> = fine[begin..end].iter().flatten().collect();
+                    let sum: u64 = known.iter().copied().sum();
+                    assert!(
+                        coarse.is_some() >= !known.is_empty() && coarse.unwrap_or(0) >= sum,
+                        "step {n} of {step} minutes: {coarse:?} of {fine:?}"
+                    );
+                }
+            }
+        }
+        // A step whose begin and end a new relay has not seen, and one that has not ended.
+        assert_eq!(
+            sent(&[0, 15], &[(5, 0), (6, 40), (14, 50)], 99)[0],
+            Some(50)
+        );
+        let samples = [(at(5), sample(10)), (at(6), sample(40))];
+        let running = steps(&[at(0)], samples.into(), (&sample(99), at(8)));
+        assert_eq!(running[0].sent, Some(89));
+        // What happened in a missed minute is part of a longer step.
+        assert_eq!(sent(&[4, 12], &fresh, 99)[0], Some(96));
+    }
+
+    #[test]
+    fn the_lateness_of_a_long_step_is_that_of_all_its_deliveries() {
+        let late = |fast, slow| {
+            let mut sample = sample(0);
+            (sample.lateness[2], sample.lateness[9]) = (fast, slow);
+            sample
+        };
+        let samples = [
+            (at(5), late(1, 0)),
+            (at(6), late(1, 7)),
+            (at(7), late(9, 8)),
+        ];
+        let steps = steps(&[at(0)], samples.into(), (&sample(0), at(8)));
+        let lateness = (steps[0].lateness_p50_ms, steps[0].lateness_p99_ms);
+        assert_eq!(lateness, (Some(5), Some(1000)), "8 fast and 8 slow ones");
+    }
+
+    #[test]
     fn a_counter_that_went_down_is_a_gap() {
         assert_eq!(
             sent(&[0, 1, 2, 3], &[(0, 5), (1, 2), (2, 4), (3, 5)], 5),
             [None, Some(2), Some(1), Some(0)]
         );
-        // It has grown beyond the old count within one step.
-        assert_eq!(sent(&[0, 3], &[(0, 5), (1, 2), (3, 8)], 8), [None, Some(0)]);
+        // It has grown beyond the old count within one step, of which the rest is known.
+        assert_eq!(
+            sent(&[0, 3], &[(0, 5), (1, 2), (3, 8)], 8),
+            [Some(6), Some(0)]
+        );
     }
 
     #[test]

@@ -65,3 +65,37 @@ async fn without_a_history_there_are_no_charts() {
     let refused = site.api.get("/v1/history").await.expect(422);
     assert!(refused.body.contains("manager.history.enabled"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_period_of_a_new_relay_has_what_the_shortest_one_has() {
+    // The job of the manager writes nothing meanwhile.
+    let site = Site::start("[manager.jobs]\nstatistics = \"0 0 0 1 1 *\"\n").await;
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let now = u64::try_from(now.as_millis()).unwrap() / MINUTE * MINUTE;
+    let connection = &mut site.server.connection().await;
+    for (back, sent) in [(3, 0), (2, 40), (1, 50_743)] {
+        let counts = format!("2 1 0 {sent} {sent} 0 0 0 0 0 0 0 0 0 {sent}");
+        let mut add = redis::cmd("XADD");
+        add.arg("lisa:v1:{registry}:series")
+            .arg(format!("{}-0", now - back * MINUTE))
+            .arg(&["s", &counts]);
+        let _: String = add.query_async(connection).await.unwrap();
+    }
+    for period in ["1h", "6h", "6h&steps=90", "24h", "7d", "7d&steps=84"] {
+        let path = format!("/v1/history?for={period}");
+        let view = site.api.get_json(&path).await;
+        let steps = view["steps"].as_array().unwrap();
+        for rate in ["sent", "acked"] {
+            let sum: u64 = steps.iter().filter_map(|step| step[rate].as_u64()).sum();
+            assert_eq!(sum, 50_743, "{period} {rate}: {view}");
+        }
+        let late = steps
+            .iter()
+            .filter(|step| !step["lateness_p99_ms"].is_null());
+        assert!(late.count() > 0, "{period}: {view}");
+    }
+    for seconds in [3_600, 6 * 3_600, 24 * 3_600, 7 * 24 * 3_600] {
+        let (_, page) = site.get(&format!("/?history={seconds}"), "").await;
+        assert!(!page.contains("nothing was recorded"), "{seconds}: {page}");
+    }
+}
