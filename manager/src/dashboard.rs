@@ -56,6 +56,7 @@ use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, Topic};
 use lisa_producer::{Producer, ProducerOptions};
 use lisa_service::config::Config;
+use lisa_service::cron::TimeZone;
 use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::{CrossSite, ProblemCode};
@@ -135,7 +136,8 @@ struct Inner {
     topics: CachedBy<Topic, TopicStats>,
     workers: Cached<WorkersList>,
     errors: CachedBy<(Topic, Group), ErrorGroups>,
-    forecasts: CachedBy<(Option<Topic>, u64), ForecastView>,
+    /// By topic, period and time zone.
+    forecasts: CachedBy<(Option<Topic>, u64, String), ForecastView>,
     histories: CachedBy<(Option<Topic>, u64), HistoryView>,
 }
 
@@ -355,16 +357,21 @@ impl Dashboard {
             true => own.clone(),
             false => format!("http://{}", config.producer.listen),
         };
+        let choices = cookie(request.headers(), "lisa-choices")
+            .map_or(Choices::default(), |text| Choices::parse(&text));
+        let zone = cookie(request.headers(), "lisa-zone").filter(|_| !choices.is_utc);
         Context {
             base: self.0.base.clone(),
             namespace: config.namespace.to_string().into(),
             viewer,
-            choices: cookie(request.headers(), "lisa-choices")
-                .map_or(Choices::default(), |text| Choices::parse(&text)),
+            choices,
             here: here.into(),
             api: own.into(),
             producer: producer.into(),
             now: self.broker().now(),
+            zone: zone
+                .and_then(|zone| zone.parse().ok())
+                .unwrap_or(TimeZone::UTC),
         }
     }
 

@@ -15,6 +15,7 @@ pub(crate) mod history;
 pub(crate) mod messages;
 pub(crate) mod newest_counts;
 pub(crate) mod parked_keys;
+pub(crate) mod round_step;
 pub(crate) mod snapshot;
 pub(crate) mod topics;
 pub(crate) mod workers;

@@ -162,6 +162,9 @@ def zones(browser):
         for name, expected in [("winter", winter), ("summer", summer)]:
             title = shown(name)
             assert f" {expected}" in title.replace("\u202f", " "), f"{name} in {zone}: {title}"
+    browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Europe/Berlin"})
+    browser.get(URL + "/forecast")
+    waits(browser, lambda: "Europe/Berlin" in browser.find_element(By.ID, "forecast-caption").text)
     browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
 
 

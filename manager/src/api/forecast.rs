@@ -38,7 +38,7 @@ pub(super) async fn all(
     Fields(query): Fields<PeriodQuery>,
 ) -> Result<Json<ForecastView>, Problem> {
     let period = query.period()?;
-    let view = forecast::forecast(&api.broker, None, period, &api.config.schedules).await;
+    let view = forecast::forecast(&api.broker, None, period, None, &api.config.schedules).await;
     view.map(Json).map_err(problem)
 }
 
@@ -56,6 +56,6 @@ pub(super) async fn of_topic(
 ) -> Result<Json<ForecastView>, Problem> {
     let period = query.period()?;
     let topic = Some(api.topic(&topic).await?);
-    let view = forecast::forecast(&api.broker, topic, period, &api.config.schedules).await;
+    let view = forecast::forecast(&api.broker, topic, period, None, &api.config.schedules).await;
     view.map(Json).map_err(problem)
 }

@@ -165,7 +165,7 @@ impl Relay {
                     None => None,
                 };
                 let schedules = &loaded.config.schedules;
-                Ok(forecast::forecast(broker, topic, period, schedules).await?)
+                Ok(forecast::forecast(broker, topic, period, None, schedules).await?)
             }
             Manager(client) => {
                 let call = match topic {

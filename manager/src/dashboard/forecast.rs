@@ -1,10 +1,11 @@
-//! When messages become due: a bar for each step, with the same numbers in a table.
+//! When messages become due: a bar for each step, with the same numbers in a table. Steps, axis and tooltips are in the time
+//! zone of the viewer.
 
 use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::{RawQuery, State as With};
-use lisa_core::time::{UnixMs, format_duration};
+use lisa_core::time::{UnixMs, format_duration, millis};
 use lisa_core::topic::Topic;
 use lisa_service::http::ProblemCode;
 use maud::{Markup, html};
@@ -15,8 +16,9 @@ use super::page::{Context, Failure, Page, Section};
 use super::parts::{
     Commands, Level, count, empty, exact, relative_text, sign, staleness, tag, tile,
 };
-use super::text::{counted, grouped, messages, part, visible};
-use crate::operations::forecast::{ForecastView, Period, forecast};
+use super::text::{counted, grouped, messages, part, span, visible};
+use crate::operations::forecast::{ForecastView, Peak, Period, Step, forecast};
+use crate::operations::round_step::round_step;
 
 /// The periods to choose from: label and seconds.
 const PERIODS: [(&str, u64); 4] = [
@@ -25,8 +27,10 @@ const PERIODS: [(&str, u64); 4] = [
     ("24 hours", 24 * 3_600),
     ("7 days", 7 * 24 * 3_600),
 ];
-/// The steps of a period.
-const STEPS: u32 = 48;
+/// The shortest step: a forecast makes steps longer until they are few enough.
+const STEP: Duration = Duration::from_secs(1);
+/// The largest number of labels of the axis, but for one more at its begin.
+const TICKS: u64 = 8;
 /// The height of the chart, and the width of a step in it.
 const HEIGHT: u64 = 180;
 const WIDTH: usize = 20;
@@ -48,12 +52,14 @@ pub(super) async fn show(
         None => None,
     };
     let within = Duration::from_secs(*seconds);
-    let period = Period::new(Some(within), Some(within / STEPS))
-        .map_err(|error| Failure::invalid("for", &error))?;
+    let period =
+        Period::new(Some(within), Some(STEP)).map_err(|error| Failure::invalid("for", &error))?;
     let name: Option<Topic> = topic.as_ref().map(|topic| topic.name().clone());
-    let cached = dashboard.0.forecasts.of((name.clone(), *seconds));
+    let zone = &context.zone;
+    let key = (name.clone(), *seconds, zone.to_string());
+    let cached = dashboard.0.forecasts.of(key);
     let schedules = &dashboard.0.parts.config.schedules;
-    let read = async || forecast(dashboard.broker(), topic, period, schedules).await;
+    let read = async || forecast(dashboard.broker(), topic, period, Some(zone), schedules).await;
     let reading = cached.get(&dashboard.0.queries, read).await;
     let at = |seconds: u64| match &name {
         Some(topic) => format!("/forecast?for={seconds}&topic={topic}"),
@@ -98,14 +104,50 @@ fn commands(context: &Context, topic: Option<&Topic>, within: Duration) -> Marku
         .render("forecast-commands")
 }
 
+/// Returns what the clocks of the viewer show at a time.
+fn shown(context: &Context, at: &str, format: &str) -> String {
+    match at.parse() {
+        Ok(at) => context.zone.format(at, format),
+        Err(_) => at.to_owned(),
+    }
+}
+
+fn length(peak: &Peak) -> String {
+    let ms = |at: &str| at.parse::<UnixMs>().map_or(0, UnixMs::get);
+    span(ms(&peak.to).saturating_sub(ms(&peak.from)))
+}
+
+/// Returns the labels of the axis: each with its place, in hundredths of the width. They are at the begins of steps at round
+/// times.
+fn ticks(context: &Context, view: &ForecastView) -> Vec<(usize, String)> {
+    let ends = view.steps.first().zip(view.steps.last());
+    let ends = ends.map(|(first, last)| (first.from.parse(), last.to.parse()));
+    let Some((Ok(from), Ok(to))) = ends else {
+        return Vec::new();
+    };
+    let every = round_step(millis(UnixMs::since(to, from)) / TICKS);
+    let tick = |(index, step): (usize, &Step)| {
+        let at = step.from.parse::<UnixMs>().ok()?;
+        let before = UnixMs::new(at.get().saturating_sub(1));
+        let is_tick = context.zone.next_multiple(every, before) == at;
+        let label = match &*context.zone.format(at, "%H:%M") {
+            "00:00" => context.zone.format(at, "%b %-d"),
+            time => time.to_owned(),
+        };
+        is_tick.then(|| (index * 100 / view.steps.len(), label))
+    };
+    view.steps.iter().enumerate().filter_map(tick).collect()
+}
+
 fn render(context: &Context, view: &ForecastView) -> Markup {
     let steps: Vec<u64> = view.total.in_steps().collect();
     let due: u64 = steps.iter().sum();
     let most = steps.iter().copied().max().unwrap_or(0);
-    let peak = steps
-        .iter()
-        .position(|step| *step == most)
-        .filter(|_| most > 0);
+    // Times of the same form are in the order of their texts.
+    let peak = view.peak.as_ref();
+    let has_peak = |step: &Step| {
+        peak.is_some_and(|peak| (step.from.as_str()..step.to.as_str()).contains(&&*peak.from))
+    };
     let time = |at: &str| match at.parse::<UnixMs>() {
         Ok(at) => exact(at),
         Err(_) => html! { (at) },
@@ -115,7 +157,7 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
             (tile("Due in this period", html! { (grouped(due)) }, html! { "waiting and retry" }))
             (tile("Overdue", html! { (grouped(view.total.overdue)) }, html! { "not moved yet" }))
             (tile("Later", html! { (grouped(view.total.later)) }, html! { "after this period" }))
-            (tile("Peak", html! { (grouped(most)) }, html! { @match peak.and_then(|at| view.steps.get(at)) { Some(step) => { (relative_text(&step.from, context.now)) ", from " (time(&step.from)) }, None => { "nothing is due" } } }))
+            (tile("Peak", html! { @match peak { Some(peak) => { @if peak.is_lower_bound { "≥ " } (grouped(peak.messages)) } None => "0" } }, html! { @match peak { Some(peak) => { "in " (length(peak)) ", " (relative_text(&peak.from, context.now)) ", from " (time(&peak.from)) }, None => { "nothing is due" } } }))
         }
         @if let (topics @ 1.., in_them) = view.paused() {
             p.banner.is-warn { (sign(Level::Warn)) span { "Includes " (messages(in_them)) " of " (counted(topics, "paused topic")) ", which are not delivered until resumed" } }
@@ -125,15 +167,17 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
         } @else {
             figure.chart aria-labelledby="forecast-caption" {
                 svg viewBox=(format!("0 0 {} {HEIGHT}", steps.len() * WIDTH)) preserveAspectRatio="none" role="img" aria-label=(format!("Due in this period: {}; the largest step has {}", messages(due), grouped(most))) {
-                    @for (index, step) in steps.iter().enumerate() {
-                        @let height = (step * HEIGHT).div_ceil(most.max(1));
-                        rect x=(index * WIDTH + 1) y=(HEIGHT - height) width=(WIDTH - 2) height=(height) class=(if Some(index) == peak { "bar peak" } else { "bar" }) {
-                            title { (grouped(*step)) @if let Some(step) = view.steps.get(index) { " from " (step.from) } }
+                    @for (index, (step, due)) in view.steps.iter().zip(&steps).enumerate() {
+                        @let height = (due * HEIGHT).div_ceil(most.max(1));
+                        rect x=(index * WIDTH + 1) y=(HEIGHT - height) width=(WIDTH - 2) height=(height) class=(if has_peak(step) { "bar peak" } else { "bar" }) {
+                            title { (grouped(*due)) ", " (shown(context, &step.from, "%F %T")) " to " (shown(context, &step.to, "%T")) }
                         }
                     }
                 }
-                @if let [first, .., last] = view.steps.as_slice() { p.axis.muted { span { (time(&first.from)) } span { (time(&last.to)) } } }
-                figcaption #forecast-caption.muted { "Messages by due time, in steps of " (format_duration(Duration::from_millis(view.step_ms))) }
+                svg.ticks height="18" aria-hidden="true" {
+                    @for (share, label) in ticks(context, view) { text x=(format!("{share}%")) y="14" text-anchor="middle" { (label) } }
+                }
+                figcaption #forecast-caption.muted { "Messages by due time, in steps of " (format_duration(Duration::from_millis(view.step_ms))) ", in the time zone " (context.zone) "; the largest has " (grouped(most)) }
                 details #forecast-table { summary { "The same as a table" }
                     div.table-box { table.rows {
                         caption.hidden { "Messages by due time" }

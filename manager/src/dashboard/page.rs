@@ -8,6 +8,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use lisa_core::broker::BrokerError;
 use lisa_core::time::UnixMs;
+use lisa_service::cron::TimeZone;
 use lisa_service::http::auth::Scope;
 use lisa_service::http::{Problem, ProblemCode};
 use maud::{DOCTYPE, Markup, html};
@@ -40,6 +41,8 @@ pub(super) struct Context {
     pub(super) producer: Arc<str>,
     /// The time on Redis's clock.
     pub(super) now: UnixMs,
+    /// The time zone of charts: that of the browser, once its script has named it.
+    pub(super) zone: TimeZone,
 }
 
 impl Context {

@@ -1,6 +1,7 @@
 //! Forecasts what becomes due when, for HTTP, the command line and the dashboard.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,10 +9,12 @@ use futures_util::{StreamExt, stream};
 use lisa_core::broker::{Broker, BrokerError, CONCURRENT_READS, DueBefore, Forecast, TopicHandle};
 use lisa_core::time::{LONGEST_DELAY, UnixMs, format_duration, millis};
 use lisa_core::topic::{ScheduleName, Topic};
+use lisa_service::cron::TimeZone;
 use lisa_service::recurring::RecurringMessage;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::round_step::round_step;
 use super::topics::DamagedTopic;
 
 /// The number of steps, if up to [`FEW_SHARDS`] shards are counted.
@@ -28,6 +31,10 @@ const TIMES_OF_ONE: usize = 50;
 const TIMES: usize = 200;
 /// The shortest step.
 const SHORTEST_STEP: Duration = Duration::from_secs(1);
+/// The length of the steps among which the peak is found, in ms.
+const PEAK_STEP: u64 = 60_000;
+/// The number of steps that are split to find the peak.
+const SPLITS: usize = 4;
 
 /// The period that a forecast covers, and the length of its steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,15 +92,27 @@ impl Period {
         self.step
     }
 
-    /// Returns the ends of the steps from `now` on, beginning with `now`. There are at most `most` steps: they are longer
-    /// than asked for if there would be more.
-    fn boundaries(self, now: UnixMs, most: u64) -> Vec<UnixMs> {
+    /// Returns the length of a step in ms. There are at most `most` steps: they are longer than asked for, and round, if there
+    /// would be more.
+    fn step_ms(self, most: u64) -> u64 {
         let (within, step) = (millis(self.within), millis(self.step));
-        let step = step.max(within.div_ceil(most));
-        let ends = (1..=within.div_ceil(step)).map(|n| (n * step).min(within));
-        let ends = std::iter::once(0).chain(ends);
-        ends.map(|end| UnixMs::new(now.get() + end)).collect()
+        match within.div_ceil(step) <= most {
+            true => step,
+            false => round_step(within.div_ceil(most)),
+        }
     }
+}
+
+/// Returns the ends of the steps between two instants, and both of these. In a zone, steps end at round times of its clocks.
+fn boundaries(from: UnixMs, to: UnixMs, step: u64, zone: Option<&TimeZone>) -> Vec<UnixMs> {
+    let next = |at: &UnixMs| {
+        Some(match zone {
+            Some(zone) => zone.next_multiple(step, *at),
+            None => UnixMs::new(at.get() + step),
+        })
+    };
+    let ends = std::iter::successors(Some(from), next).take_while(|at| *at < to);
+    ends.chain([to]).collect()
 }
 
 /// The number of messages that become due in each step from now on.
@@ -101,13 +120,16 @@ impl Period {
 pub(crate) struct ForecastView {
     /// The start of the first step: the time of Redis.
     pub(crate) from: String,
-    /// The length of a step; the last one may be shorter. It is longer than requested if that would be too many steps: 60,
-    /// or 23 if more than 16 shards are counted.
+    /// The length of a step; the last one may be shorter. It is longer than requested, and round, if that would be too many
+    /// steps: 60, or 23 if more than 16 shards are counted.
     pub(crate) step_ms: u64,
     /// The steps, in order.
     pub(crate) steps: Vec<Step>,
     /// The sum of all topics.
     pub(crate) total: DueView,
+    /// The minute in which most becomes due, or the step if steps are shorter. Absent if nothing becomes due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) peak: Option<Peak>,
     /// The topics that have messages, those with the most first.
     pub(crate) topics: Vec<TopicForecast>,
     /// The number of topics that are not counted, because others have more messages.
@@ -130,6 +152,18 @@ pub(crate) struct Step {
     pub(crate) from: String,
     /// The end, exclusive.
     pub(crate) to: String,
+}
+
+/// The time in which most messages become due.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Peak {
+    pub(crate) from: String,
+    /// The end, exclusive.
+    pub(crate) to: String,
+    /// The number of messages.
+    pub(crate) messages: u64,
+    /// True if other times may have more messages: too many are as busy to look at all of them, or a topic could not be counted.
+    pub(crate) is_lower_bound: bool,
 }
 
 /// The messages of one topic.
@@ -230,7 +264,7 @@ fn steps(due: &DueBefore) -> (u64, Vec<u64>, u64) {
 }
 
 /// Forecasts one topic, or those of all topics that have the most messages, on up to 64 shards. Reads the snapshot to find
-/// those.
+/// those. The steps begin now or, with a zone, at round times of its clocks; then the first one may be shorter, too.
 ///
 /// # Errors
 /// [`BrokerError`].
@@ -238,6 +272,7 @@ pub(crate) async fn forecast(
     broker: &Broker,
     topic: Option<Arc<TopicHandle>>,
     period: Period,
+    zone: Option<&TimeZone>,
     schedules: &BTreeMap<ScheduleName, RecurringMessage>,
 ) -> Result<ForecastView, BrokerError> {
     let only = topic.as_ref().map(|topic| topic.name().clone());
@@ -251,19 +286,15 @@ pub(crate) async fn forecast(
         false => STEPS_OF_MANY,
     };
     let now = broker.now();
-    let boundaries = period.boundaries(now, most);
-    let counts: Vec<_> = topics
-        .iter()
-        .map(|topic| broker.forecast(topic, &boundaries))
-        .collect();
-    let counts: Vec<_> = stream::iter(counts)
-        .buffered(CONCURRENT_READS)
-        .collect()
-        .await;
+    let until = now.plus(period.within);
+    // A step that is cut at the begin is one more.
+    let step_ms = period.step_ms(most - u64::from(zone.is_some()));
+    let boundaries = boundaries(now, until, step_ms, zone);
+    let counts = count(broker, &topics, &boundaries).await;
     let none = vec![0; boundaries.len() - 1];
     let mut view = ForecastView {
         from: now.to_string(),
-        step_ms: boundaries[1].get() - now.get(),
+        step_ms,
         steps: boundaries
             .windows(2)
             .map(|ends| Step {
@@ -276,6 +307,7 @@ pub(crate) async fn forecast(
             retry: none,
             ..DueView::default()
         },
+        peak: None,
         topics: Vec::new(),
         other_topics: others,
         other_messages,
@@ -310,12 +342,78 @@ pub(crate) async fn forecast(
         }
     }
     view.damaged = DamagedTopic::all(damaged);
+    let steps = boundaries.windows(2).zip(view.total.in_steps());
+    let steps = steps.map(|(ends, due)| (due, Reverse(ends[0]), ends[1]));
+    view.peak = peak(broker, &topics, steps.collect(), most, zone).await;
     let of_topic = schedules
         .iter()
         .filter(|(_, schedule)| only.as_ref().is_none_or(|only| schedule.topic == *only));
-    let until = now.plus(period.within);
     (view.recurring, view.has_more_recurring) = next_times(of_topic, now, until);
     Ok(view)
+}
+
+/// Counts the messages of each topic that are due before each boundary.
+async fn count(
+    broker: &Broker,
+    topics: &[Arc<TopicHandle>],
+    boundaries: &[UnixMs],
+) -> Vec<Result<Forecast, BrokerError>> {
+    let counts: Vec<_> = topics
+        .iter()
+        .map(|topic| broker.forecast(topic, boundaries))
+        .collect();
+    let counts = stream::iter(counts).buffered(CONCURRENT_READS);
+    counts.collect().await
+}
+
+/// Finds the busiest minute, by splitting the busiest step until it is one. No part of a step has more messages than the step,
+/// so no other minute has more. Each step comes with its number of messages, its begin and its end.
+async fn peak(
+    broker: &Broker,
+    topics: &[Arc<TopicHandle>],
+    mut steps: BinaryHeap<(u64, Reverse<UnixMs>, UnixMs)>,
+    most: u64,
+    zone: Option<&TimeZone>,
+) -> Option<Peak> {
+    let peak =
+        |(messages, Reverse(from), to): (u64, Reverse<UnixMs>, UnixMs), is_lower_bound| Peak {
+            from: from.to_string(),
+            to: to.to_string(),
+            messages,
+            is_lower_bound,
+        };
+    let mut is_partial = false;
+    let length = |(_, Reverse(from), to): &(u64, Reverse<UnixMs>, UnixMs)| millis(to.since(*from));
+    for _ in 0..SPLITS {
+        let busiest = steps.pop().filter(|(messages, ..)| *messages > 0)?;
+        if length(&busiest) <= PEAK_STEP {
+            return Some(peak(busiest, is_partial));
+        }
+        let (_, Reverse(from), to) = busiest;
+        let step = round_step(length(&busiest).div_ceil(most - 1).max(PEAK_STEP));
+        let ends = boundaries(from, to, step, zone);
+        let mut sums = vec![0; ends.len() - 1];
+        let counts = count(broker, topics, &ends).await;
+        is_partial |= counts.iter().any(Result::is_err);
+        for forecast in counts.iter().flatten() {
+            let due = DueView::new(forecast);
+            for (sum, due) in sums.iter_mut().zip(due.in_steps()) {
+                *sum += due;
+            }
+        }
+        let parts = ends.windows(2).zip(sums);
+        steps.extend(parts.map(|(ends, due)| (due, Reverse(ends[0]), ends[1])));
+    }
+    let is_exact = |busiest: &(u64, Reverse<UnixMs>, UnixMs)| length(busiest) <= PEAK_STEP;
+    match steps.peek().is_some_and(is_exact) {
+        true => steps.pop().map(|busiest| peak(busiest, is_partial)),
+        // Of the shortest ones.
+        false => {
+            let shortest = steps.iter().map(length).min()?.max(PEAK_STEP);
+            let steps = steps.into_iter().filter(|step| length(step) <= shortest);
+            steps.max().map(|busiest| peak(busiest, true))
+        }
+    }
 }
 
 /// Returns the topics with the most waiting messages, up to 64 shards of them; and the number of other topics and of their
@@ -389,8 +487,50 @@ mod tests {
     const HOUR: Duration = Duration::from_hours(1);
 
     fn ends(period: Period, most: u64) -> Vec<u64> {
-        let ends = period.boundaries(UnixMs::new(1000), most).into_iter();
-        ends.map(|end| end.get() - 1000).collect()
+        let now = UnixMs::new(1000);
+        let ends = boundaries(now, now.plus(period.within), period.step_ms(most), None);
+        ends.iter().map(|end| end.get() - 1000).collect()
+    }
+
+    #[test]
+    fn in_a_zone_steps_end_at_round_times_of_its_clocks() {
+        let at = |text: &str| text.parse::<UnixMs>().unwrap();
+        let zone = |name: &str| name.parse::<TimeZone>().unwrap();
+        let ends = |zone: &TimeZone, from: &str, hours, step: Duration| -> Vec<String> {
+            let from = at(from);
+            let to = from.plus(Duration::from_hours(hours));
+            let ends = boundaries(from, to, millis(step), Some(zone));
+            ends.iter().map(ToString::to_string).collect()
+        };
+        let now = "2026-11-27T10:17:42.123Z";
+        assert_eq!(
+            ends(&TimeZone::UTC, now, 1, Duration::from_mins(30)),
+            [
+                now,
+                "2026-11-27T10:30:00.000Z",
+                "2026-11-27T11:00:00.000Z",
+                "2026-11-27T11:17:42.123Z"
+            ]
+        );
+        // 16:02 there, 5:45 ahead.
+        assert_eq!(
+            ends(&zone("Asia/Kathmandu"), now, 5, 3 * HOUR)[1..3],
+            ["2026-11-27T12:15:00.000Z", "2026-11-27T15:15:00.000Z"]
+        );
+        // Each midnight and noon, also after the clocks go back.
+        assert_eq!(
+            ends(
+                &zone("Europe/Berlin"),
+                "2026-10-24T20:00:00Z",
+                27,
+                12 * HOUR
+            )[1..4],
+            [
+                "2026-10-24T22:00:00.000Z",
+                "2026-10-25T11:00:00.000Z",
+                "2026-10-25T23:00:00.000Z"
+            ]
+        );
     }
 
     #[test]
@@ -402,10 +542,12 @@ mod tests {
         assert_eq!(ends(period(10, 5), 60), [0, 5000, 10_000]);
         assert_eq!(ends(period(10, 4), 60), [0, 4000, 8000, 10_000]);
         assert_eq!(ends(period(10, 1), 2), [0, 5000, 10_000]);
-        assert_eq!(ends(period(10, 1), 3), [0, 3334, 6668, 10_000]);
+        assert_eq!(ends(period(10, 1), 3), [0, 5000, 10_000]);
+        assert_eq!(ends(period(10, 3), 9), [0, 3000, 6000, 9000, 10_000]);
         assert_eq!(ends(period(3600, 1), STEPS).len(), 61);
         assert_eq!(ends(Period::default(), STEPS).len(), 49);
-        assert_eq!(ends(Period::default(), STEPS_OF_MANY).len(), 24);
+        // Not of 1h2m36s522ms.
+        assert_eq!(ends(Period::default(), STEPS_OF_MANY)[1], 7_200_000);
     }
 
     #[test]

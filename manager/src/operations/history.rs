@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::newest_counts::{NewestCounts, newest_counts};
+use super::round_step::round_step;
 use super::topics::AllTopicsError;
 
 /// The period that is shown by default.
@@ -37,7 +38,8 @@ pub(crate) struct HistoryView {
     /// The topic. Absent if it is the history of all topics together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) topic: Option<Topic>,
-    /// The length of a step: a minute, or a quarter hour for a period longer than `manager.history.minutes`.
+    /// The length of a step: a minute, or a quarter hour for a period longer than `manager.history.minutes`; a round multiple
+    /// of it if there would be more steps than requested.
     pub(crate) step_ms: u64,
     /// The steps in order. The last one has not ended yet.
     pub(crate) steps: Vec<HistoryStep>,
@@ -114,11 +116,16 @@ impl HistoryPeriod {
             true => Resolution::Minute,
             false => Resolution::Quarter,
         };
-        let samples = millis(within).div_ceil(resolution.step_ms());
+        let sample = resolution.step_ms();
+        let group = match millis(within).div_ceil(sample).div_ceil(most) {
+            // Longer round steps are whole minutes, or whole quarter hours.
+            2.. => round_step(millis(within).div_ceil(most)) / sample,
+            short => short,
+        };
         Ok(Self {
             within,
             resolution,
-            group: samples.div_ceil(most),
+            group,
         })
     }
 
@@ -523,6 +530,11 @@ mod tests {
         assert_eq!(steps(360, 72), (5, 73));
         assert_eq!(steps(361, 1000), (15, 26));
         assert_eq!(steps(7 * 24 * 60, 84), (120, 85));
+        // Round ones: not of 4 and of 105 minutes.
+        assert_eq!(
+            (steps(360, 96), steps(7 * 24 * 60, 96)),
+            ((5, 73), (120, 85))
+        );
         let off = HistoryConfig {
             enabled: false,
             ..CONFIG

@@ -1,6 +1,7 @@
 //! The dashboard of the real program: what each session may do, what other sites may not, and that all text is shown as text.
 
 mod doctor;
+mod forecast;
 mod history;
 mod keys;
 mod many_topics;

@@ -70,6 +70,14 @@ fn remarks(view: &ForecastView, topic: Option<&Topic>) -> Vec<String> {
         "overdue: {overdue}; due after {end}: {}",
         view.total.later
     ));
+    if let Some(peak) = &view.peak {
+        let messages = counted(peak.messages, "message");
+        let at_least = if peak.is_lower_bound { "at least " } else { "" };
+        text.push(format!(
+            "peak: {at_least}{messages} from {} to {}",
+            peak.from, peak.to
+        ));
+    }
     if view.topics.iter().any(|topic| topic.is_estimate) {
         text.push("estimated from some of the shards".to_owned());
     }

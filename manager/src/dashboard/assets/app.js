@@ -21,6 +21,9 @@
     }
   }
   showTimes(document);
+  // The server draws charts in this zone.
+  const isNewZone = !document.cookie.split("; ").includes(`lisa-zone=${zone}`);
+  document.cookie = `lisa-zone=${zone}; Path=/; Max-Age=31536000; SameSite=Lax`;
 
   // The refresh: the same page again, of which only marked regions change. Focus, open details and typed text stay.
   const every = Number(body.dataset.live);
@@ -72,7 +75,7 @@
     }
     timer = setTimeout(tick, Math.min(every * 2 ** Math.min(failures, 5), Math.max(30, every)) * 1000);
   }
-  if (every) timer = setTimeout(tick, every * 1000);
+  if (every) timer = setTimeout(tick, isNewZone ? 0 : every * 1000);
   document.addEventListener("visibilitychange", () => { if (!document.hidden) tick(); });
 
   // Copying, also on plain HTTP where there is no clipboard interface.

@@ -27,6 +27,30 @@ impl TimeZone {
     /// Coordinated Universal Time.
     pub const UTC: Self = Self(Zone::UTC);
 
+    /// Returns the first instant after `after` at which the zone's clocks show a multiple of `step` ms since midnight. `step`
+    /// divides a day, or is whole days.
+    pub fn next_multiple(&self, step: u64, after: UnixMs) -> UnixMs {
+        let step = i64::try_from(step.max(1)).unwrap_or(i64::MAX);
+        let offset = self.offset(after);
+        let after = i64::try_from(after.get()).unwrap_or(i64::MAX);
+        let shown = after.saturating_add(offset);
+        let next = shown.saturating_add(step - shown.rem_euclid(step));
+        let at = |offset: i64| UnixMs::new(next.saturating_sub(offset).unsigned_abs());
+        // The clocks may change before.
+        let changed = self.offset(at(offset));
+        let is_round = next.saturating_add(changed - offset).rem_euclid(step) == 0;
+        match is_round || next.saturating_sub(changed) <= after {
+            true => at(offset),
+            false => at(changed),
+        }
+    }
+
+    /// Returns what the zone's clocks show, in a format of `strftime`.
+    pub fn format(&self, at: UnixMs, format: &str) -> String {
+        let shown = Timestamp::from(at).to_zoned(self.0.clone());
+        shown.strftime(format).to_string()
+    }
+
     /// Returns the offset from UTC in ms, positive if the zone's clocks are ahead.
     fn offset(&self, at: UnixMs) -> i64 {
         i64::from(self.0.to_offset(Timestamp::from(at)).seconds()) * 1000
