@@ -10,6 +10,7 @@ mod assets;
 mod back;
 mod cache;
 mod doctor;
+mod find;
 mod forecast;
 mod form;
 mod garbage;
@@ -186,7 +187,7 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
         }
         router = router
             .route(&path("/"), get(overview::show))
-            .route(&path("/find"), get(overview::find))
+            .route(&path("/find"), get(find::show))
             .route(&path("/garbage"), get(garbage::all))
             .route(&path("/forecast"), get(forecast::show))
             .route(&path("/schedules"), get(schedules::show))

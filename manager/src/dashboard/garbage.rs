@@ -19,7 +19,7 @@ use super::garbage_filter::{
 use super::messages::table;
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{
-    Commands, command, confirm_link, empty, missing_topics, relative_text, staleness,
+    Commands, command, confirm_link, empty, missing_topics, relative_text, rest, staleness,
 };
 use super::text::{grouped, messages, part, span, visible};
 use crate::operations::audit;
@@ -28,6 +28,9 @@ use crate::operations::error_groups::{ErrorGroups, error_groups};
 use crate::operations::garbage::{Selection, Verb, sweep as sweep_all};
 use crate::operations::garbage_jobs::{self, JobError, MAX_RATE, NewJob};
 use crate::operations::newest_counts::NewestCounts;
+
+/// The groups that are listed, those with the most garbage first.
+const ROWS_OF_ALL: usize = 200;
 
 pub(super) async fn all(
     With(dashboard): With<Dashboard>,
@@ -53,7 +56,7 @@ pub(super) async fn all(
                 div.table-box { table.rows {
                     caption.hidden { "Garbage by topic and group" }
                     thead { tr { th scope="col" { "Topic" } th scope="col" { "Group" } th.n scope="col" { "Garbage" } th scope="col" { "Actions" } } }
-                    tbody { @for (topic, group) in rows.iter().take(200) { tr {
+                    tbody { @for (topic, group) in rows.iter().take(ROWS_OF_ALL) { tr {
                         @let path = format!("/topics/{topic}/garbage?group={}", group.group);
                         th scope="row" data-label="Topic" { a.row-link href=(context.link(&path)) { (topic) } }
                         td data-label="Group" { (group.group) }
@@ -63,6 +66,7 @@ pub(super) async fn all(
                         }
                     } } }
                 } }
+                (rest(rows.len(), ROWS_OF_ALL))
             }
         }
     };

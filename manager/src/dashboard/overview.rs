@@ -1,14 +1,10 @@
 //! The front page: whether all is well, what needs attention, what has gone in and out, and the topics with most trouble first.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::{RawQuery, State as With};
-use axum::response::{IntoResponse, Response};
-use futures_util::{StreamExt, stream};
-use lisa_core::broker::{BrokerError, Found, TopicStats};
-use lisa_core::message::{MessageId, OrderingKey};
+use lisa_core::broker::TopicStats;
 use lisa_core::time::millis;
 use maud::{Markup, html};
 
@@ -16,11 +12,11 @@ use super::Dashboard;
 use super::cache::Reading;
 use super::form::Fields;
 use super::history::{self, Charts};
-use super::page::{Context, Failure, Page, Section, see_other};
+use super::page::{Context, Failure, Page, Section};
 use super::parts::{
     Level, accounted_for, command, count, count_link, empty, sign, staleness, tag, tile,
 };
-use super::text::{counted, grouped, messages, part, span, spelled_out, visible};
+use super::text::{grouped, messages, part, span, spelled_out, visible};
 use crate::operations::newest_counts::NewestCounts;
 use crate::operations::topics::StatsList;
 
@@ -358,132 +354,5 @@ fn table<'a>(context: &Context, topics: impl Iterator<Item = &'a &'a TopicStats>
                 }
             }
         }
-    }
-}
-
-/// Finds a topic by its name, then a message by its id, then the messages of an ordering key in the topics with a key index.
-pub(super) async fn find(
-    With(dashboard): With<Dashboard>,
-    Extension(context): Extension<Context>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Failure> {
-    /// The topics that are asked for an id.
-    const MOST: usize = 32;
-    /// The topics that are asked at a time.
-    const AT_ONCE: usize = 8;
-    let fields = Fields::parse(query.unwrap_or_default().as_bytes());
-    let wanted = fields.text("q").unwrap_or_default().trim().to_owned();
-    let known = dashboard.read(dashboard.broker().refresh()).await?;
-    if let Some(topic) = known.iter().find(|topic| topic.name().as_str() == wanted) {
-        return Ok(see_other(
-            &context.link(format!("/topics/{}", topic.name())),
-            None,
-        ));
-    }
-    let mut asked = 0;
-    let mut unread: BTreeMap<String, String> = dashboard.broker().unreadable_topics();
-    if let Ok(id) = wanted.parse::<MessageId>() {
-        let lookups: Vec<_> = known
-            .iter()
-            .take(MOST)
-            .map(|topic| {
-                let lookup = dashboard.broker().lookup(topic, &id, None);
-                async move { (topic.name(), lookup.await) }
-            })
-            .collect();
-        asked = lookups.len();
-        let search = async {
-            let mut found = stream::iter(lookups).buffered(AT_ONCE);
-            while let Some((topic, found)) = found.next().await {
-                match found {
-                    // Its id may not be the wanted one: see `lookup`.
-                    Ok(Found::Stored { listed, .. }) => return Ok(Some((topic, listed.id))),
-                    Ok(Found::Unknown { .. }) => {}
-                    Err(error) => {
-                        unread.insert(topic.to_string(), error.to_string());
-                    }
-                }
-            }
-            Ok::<_, BrokerError>(None)
-        };
-        if let Some((topic, id)) = dashboard.read(search).await? {
-            let path = format!("/topics/{topic}/messages/{}", part(id.as_str()));
-            return Ok(see_other(&context.link(path), None));
-        }
-    }
-    if let Ok(key) = wanted.parse::<OrderingKey>() {
-        let indexed = known.iter().filter(|topic| topic.settings().key_index);
-        let lookups: Vec<_> = indexed
-            .take(MOST)
-            .map(|topic| {
-                let list = dashboard.broker().list_of_key(topic, &key, None, 1);
-                async move { (topic.name(), list.await) }
-            })
-            .collect();
-        let search = async {
-            let mut found = stream::iter(lookups).buffered(AT_ONCE);
-            while let Some((topic, page)) = found.next().await {
-                match page {
-                    Ok(page) if page.items.is_empty() => {}
-                    Ok(_) => return Ok(Some(topic)),
-                    Err(error) => {
-                        unread.insert(topic.to_string(), error.to_string());
-                    }
-                }
-            }
-            Ok::<_, BrokerError>(None)
-        };
-        if let Some(topic) = dashboard.read(search).await? {
-            let path = format!("/topics/{topic}/messages?key={}", part(&wanted));
-            return Ok(see_other(&context.link(path), None));
-        }
-    }
-    let near: Vec<_> = known
-        .iter()
-        .filter(|topic| {
-            !wanted.is_empty()
-                && topic
-                    .name()
-                    .as_str()
-                    .to_lowercase()
-                    .contains(&wanted.to_lowercase())
-        })
-        .take(20)
-        .collect();
-    let garbage = match wanted.parse::<OrderingKey>() {
-        Ok(key) => Some(search_in_garbage(&dashboard, &context, &key).await),
-        Err(_) => None,
-    };
-    let body = html! {
-        div.card {
-            p.lead { "No topic, stored message or ordering key “" (visible(&wanted)) "” was found." }
-            p.muted { "Searched the names of " (counted(known.len() as u64, "topic")) ", and the messages of " (asked) " of them. A message that was handled is no longer stored. Ordering keys are searched only in topics with " code { "key_index" } "." }
-            @if !unread.is_empty() {
-                p { (sign(Level::Warn)) " These topics could not be searched:" }
-                ul { @for (topic, error) in &unread { li { a href=(context.link(format!("/topics/{}/doctor", part(topic)))) { (visible(topic)) } ": " (visible(error)) } } }
-            }
-            @if let Some(garbage) = garbage { (garbage) }
-            @if !near.is_empty() {
-                p { "Topics whose names contain it:" }
-                ul { @for topic in near { li { a href=(context.link(format!("/topics/{}", topic.name()))) { (topic.name()) } } } }
-            }
-        }
-    };
-    Ok(Page::new(Section::None, "Nothing found", body).into_response())
-}
-
-/// Returns links to the searches of garbage for an ordering key, for the groups that have most of it.
-async fn search_in_garbage(dashboard: &Dashboard, context: &Context, key: &OrderingKey) -> Markup {
-    const MOST: usize = 10;
-    let reading = dashboard.counts().await;
-    let counts = reading.value.as_deref();
-    let groups = counts.map_or_else(Vec::new, NewestCounts::groups_with_garbage);
-    html! {
-        p { "Garbage (dead letters) can be searched for messages with this ordering key: "
-            @if groups.is_empty() { "open " a href=(context.link("/garbage")) { "Garbage" } ", and there a group." } @else { "choose a group." } }
-        @if !groups.is_empty() { ul { @for (topic, group) in groups.iter().take(MOST) {
-            @let path = format!("/topics/{topic}/garbage?group={}&key={}", group.group, part(key.as_str()));
-            li { a href=(context.link(path)) { (topic) " / " (group.group) } span.muted { " (" (grouped(group.garbage)) ")" } }
-        } } }
     }
 }

@@ -336,6 +336,16 @@ impl Commands {
     }
 }
 
+/// Returns a line with the number of things that a list leaves out.
+pub(super) fn rest(all: usize, shown: usize) -> Markup {
+    html! { @if all > shown { p.muted { "and " (grouped((all - shown) as u64)) " more" } } }
+}
+
+/// Returns a line with the number of things that a list leaves out, which leads to all of them.
+pub(super) fn rest_at(all: usize, shown: usize, href: &str) -> Markup {
+    html! { @if all > shown { p.muted { a href=(href) { "and " (grouped((all - shown) as u64)) " more" } } } }
+}
+
 /// Returns an empty place, with what to do next.
 pub(super) fn empty(title: &str, advice: Markup) -> Markup {
     html! {

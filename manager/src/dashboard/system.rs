@@ -9,13 +9,15 @@ use maud::html;
 use super::Dashboard;
 use super::doctor;
 use super::page::{Context, Failure, Page, Section};
-use super::parts::{Commands, Level, post_button, relative, relative_text, sign};
+use super::parts::{Commands, Level, post_button, relative, relative_text, rest, sign};
 use super::text::{grouped, span, visible};
 use crate::jobs::scheduler::LastRun;
 use crate::operations::{audit, garbage_jobs};
 
 /// The examined topics that are shown.
 const EXAMINED: usize = 20;
+/// The garbage jobs that are shown.
+const JOBS: usize = 20;
 /// The entries of the audit log that are shown.
 const AUDITED: usize = 20;
 
@@ -74,13 +76,14 @@ pub(super) async fn show(
                     }
                 } } }
             } } }
+            (rest(examined.len(), EXAMINED))
         }
         @if garbage.as_ref().map_or(true, |jobs| !jobs.is_empty()) { section aria-labelledby="garbage-jobs-title" { h2 #garbage-jobs-title { "Garbage jobs" }
             div #garbage-jobs .table-box data-live { @match &garbage {
                 Ok(jobs) => { table.rows {
                     caption.hidden { "Garbage jobs" }
                     thead { tr { th scope="col" { "Began" } th scope="col" { "Job" } th scope="col" { "Group" } th scope="col" { "Error" } th.n scope="col" { "Done" } th scope="col" { "State" } th scope="col" { "Actions" } } }
-                    tbody { @for job in jobs.iter().take(20) { tr {
+                    tbody { @for job in jobs.iter().take(JOBS) { tr {
                         th scope="row" data-label="Began" { (relative_text(&job.began_at, context.now)) }
                         td data-label="Job" { (job.verb) }
                         td data-label="Group" { a href=(context.link(format!("/topics/{}/garbage?group={}", job.topic, job.group))) { (job.topic) "/" (job.group) } }
@@ -92,6 +95,7 @@ pub(super) async fn show(
                 } }
                 Err(_) => { p.card.muted { "Redis did not answer: it is unknown whether garbage jobs are running." } }
             } }
+            @if let Ok(jobs) = &garbage { (rest(jobs.len(), JOBS)) }
         } }
         section aria-labelledby="audit-title" { h2 #audit-title { "Audit log" }
             div #audit .table-box data-live { @match &audit {

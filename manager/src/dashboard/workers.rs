@@ -6,7 +6,9 @@ use maud::html;
 
 use super::Dashboard;
 use super::page::{Context, Page, Section};
-use super::parts::{Level, command, count, empty, missing_topics, relative_text, sign, staleness};
+use super::parts::{
+    Level, command, count, empty, missing_topics, relative_text, rest, sign, staleness,
+};
 use super::text::{span, visible};
 use crate::operations::workers::list;
 
@@ -54,7 +56,7 @@ pub(super) async fn show(
                     td.n data-label="Last report" { (span(worker.idle_ms)) " ago" }
                 } } }
             } }
-            @if workers.len() > ROWS { p.muted { "and " (workers.len() - ROWS) " more" } }
+            (rest(workers.len(), ROWS))
         }
         section aria-labelledby="consumers-title" { h2 #consumers-title { "Consumers " span.badge { (rows.len()) } }
             div #consumers data-live {
@@ -74,12 +76,13 @@ pub(super) async fn show(
                             td.n data-label="Last report" { (span(consumer.idle_ms)) " ago" }
                         } } }
                     } }
-                    @if rows.len() > ROWS { p.muted { "and " (rows.len() - ROWS) " more" } }
+                    (rest(rows.len(), ROWS))
                 }
             }
         }
         @if !unread.is_empty() { section aria-labelledby="unread-title" { h2 #unread-title { "Groups without a running consumer" }
             ul #unread .list data-live { @for group in unread.iter().take(ROWS) { li { (sign(Level::Warn)) a href=(context.link(format!("/topics/{}", group.topic))) { (group.topic) "/" (group.group) } } } }
+            (rest(unread.len(), ROWS))
         } }
     };
     Page::new(Section::Workers, "Workers", body).live()

@@ -2,6 +2,15 @@
 
 use super::*;
 
+/// The configuration of a consumer whose deliveries of the topic `t` fail.
+fn failing(site: &Site) -> String {
+    format!(
+        "redis.url = \"{}\"\nconsumer.listen = \"127.0.0.1:{}\"\n[[consumer.subscriptions]]\ntopic = \"t\"\ngroup = \"default\"\nsink = {{ type = \"command\", command = [\"false\"] }}\n",
+        site.server.socket_url(),
+        lisa_tests::free_port()
+    )
+}
+
 /// Sends messages of the ordering key `cust-7`, in this order.
 async fn send_of_key(site: &Site, ids: &[&str]) {
     for id in ids {
@@ -24,12 +33,10 @@ async fn shows(site: &Site, path: &str, texts: &[&str]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parked_message_leads_to_the_holder_of_its_key_and_keys_say_when_that_is_retried() {
     let site = Site::start("retry = { kind = \"fixed\", delay = \"1h\" }\n").await;
-    let port = lisa_tests::free_port();
-    let config = format!(
-        "redis.url = \"{}\"\nconsumer.listen = \"127.0.0.1:{port}\"\n[[consumer.subscriptions]]\ntopic = \"t\"\ngroup = \"default\"\nsink = {{ type = \"command\", command = [\"false\"] }}\n",
-        site.server.socket_url()
-    );
-    let _consumer = Binary::Consumer.with(["run"]).config(&config).start();
+    let _consumer = Binary::Consumer
+        .with(["run"])
+        .config(&failing(&site))
+        .start();
     send_of_key(&site, &["first", "second"]).await;
     let link = "<a href=\"/topics/t/messages/first\">first</a>";
     shows(&site, "/topics/t/messages/second", &["parked", link]).await;
@@ -70,4 +77,44 @@ async fn a_search_finds_the_messages_of_an_ordering_key_in_a_topic_with_an_index
     assert!(page.contains("value=\"a\u{202e}b\""), "{page}");
     assert!(page.contains(r"--key $'a\342\200\256b'"), "{page}");
     assert_eq!(page.matches('\u{202e}').count(), 1, "{page}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_lists_all_that_matches_and_says_what_it_did_not_search() {
+    let more = "max_attempts = 1\n[topics.indexed]\nkey_index = true\n[topics.other]\n";
+    let site = Site::start(more).await;
+    let _consumer = Binary::Consumer
+        .with(["run"])
+        .config(&failing(&site))
+        .start();
+    send_of_key(&site, &["failed"]).await;
+    for (topic, id) in [("indexed", "one"), ("indexed", "twin"), ("other", "twin")] {
+        let headers = [
+            ("Lisa-Id", id),
+            ("Lisa-Key", "cust-7"),
+            ("Lisa-Delay", "1h"),
+        ];
+        site.api.send(topic, "x", &headers).await.expect(202);
+    }
+    // One topic has an index and matches. Another one has failed messages of the same key.
+    let expected = [
+        "<a href=\"/topics/indexed/messages?key=cust-7\">",
+        "Not searched for this ordering key, for lack of a <code>key_index</code>: 2 topics",
+        "<a href=\"/topics/other\">",
+        "<a href=\"/topics/t/garbage?group=default&amp;key=cust-7\">",
+    ];
+    shows(&site, "/find?q=cust-7", &expected).await;
+    let (_, page) = site
+        .get("/topics/t/garbage?group=default&key=cust-7", "")
+        .await;
+    assert!(page.contains("/topics/t/messages/failed"), "{page}");
+    // An id in two topics, and one in a single topic.
+    let both = [
+        "/topics/indexed/messages/twin",
+        "/topics/other/messages/twin",
+    ];
+    shows(&site, "/find?q=twin", &both).await;
+    let found = site.ask(Method::GET, "/find?q=one", "", "").await;
+    assert_eq!(found.status(), 303);
+    assert_eq!(found.headers()[LOCATION], "/topics/indexed/messages/one");
 }
