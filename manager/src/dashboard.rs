@@ -214,7 +214,10 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
             )
             .route(&path("/topics/{topic}/keys"), get(keys::show))
             .route(&path("/topics/{topic}/doctor"), get(doctor::show))
-            .route(&path("/topics/{topic}/doctor/{verb}"), post(doctor::run))
+            .route(
+                &path("/topics/{topic}/doctor/{verb}"),
+                get(doctor::ask).post(doctor::run),
+            )
             .route(&path("/topics/{topic}/messages"), get(messages::show))
             .route(&path("/topics/{topic}/messages/{id}"), get(message::show))
             .route(
@@ -344,16 +347,19 @@ impl Dashboard {
             host.bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || b".:-[]_".contains(&byte))
         });
-        let own = match (config.manager.dashboard.listen, host) {
+        let url = match (config.manager.dashboard.listen, host) {
             (None, Some(host)) => {
                 // A browser sends a secure cookie only over HTTPS.
                 let [secure, _] = session_names(request.headers());
                 let is_secure = cookie(request.headers(), &secure).is_some()
                     || self.0.cross_site.is_secure(host);
-                format!("{}://{host}", if is_secure { "https" } else { "http" })
+                let scheme = if is_secure { "https" } else { "http" };
+                Some(format!("{scheme}://{host}"))
             }
-            _ => format!("http://{}", config.manager.listen),
+            _ => None,
         };
+        let listen = || format!("http://{}", config.manager.listen);
+        let own = url.clone().unwrap_or_else(listen);
         let producer = match self.0.parts.has_producer {
             true => own.clone(),
             false => format!("http://{}", config.producer.listen),
@@ -369,6 +375,7 @@ impl Dashboard {
             here: here.into(),
             api: own.into(),
             producer: producer.into(),
+            url: url.map(Into::into),
             now: self.broker().now(),
             zone: zone
                 .and_then(|zone| zone.parse().ok())

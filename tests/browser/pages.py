@@ -141,6 +141,8 @@ def first_topic():
 def outage(browser):
     """Checks that an open page says when Redis does not answer, and when it does again."""
     browser.get(URL + "/")
+    dot = lambda: browser.find_element(By.CSS_SELECTOR, ".dot").value_of_css_property("background-color")
+    green = dot()
     redis = socket.socket(socket.AF_UNIX)
     redis.connect(os.environ["REDIS_SOCKET"])
     redis.sendall(b"INFO server\r\n")
@@ -148,9 +150,20 @@ def outage(browser):
     os.kill(process, signal.SIGSTOP)
     try:
         waits(browser, lambda: "did not answer" in browser.find_element(By.CSS_SELECTOR, "#stale .stale").text)
+        waits(browser, lambda: dot() != green)
     finally:
         os.kill(process, signal.SIGCONT)
     waits(browser, lambda: not browser.find_elements(By.CSS_SELECTOR, "#stale .stale"))
+    waits(browser, lambda: dot() == green)
+
+
+def keys(browser):
+    """Checks that the keys for rows leave out the closed table of a chart."""
+    browser.get(URL + "/forecast")
+    browser.find_element(By.TAG_NAME, "body").send_keys("j")
+    row = browser.find_element(By.CSS_SELECTOR, "tr.at")
+    assert row.is_displayed() and not browser.execute_script("return arguments[0].closest('figure')", row), row.text
+    assert browser.switch_to.active_element == row.find_element(By.TAG_NAME, "a"), "the row has no focus"
 
 
 def zones(browser):
@@ -234,6 +247,7 @@ def main():
         browser = open_browser("light", 1280)
         refresh(browser)
         refresh_list(browser)
+        keys(browser)
         outage(browser)
         act(browser)
         zones(browser)

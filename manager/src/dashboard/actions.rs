@@ -296,15 +296,12 @@ pub(super) async fn ask_message(
             context.require(Scope::Operate)?;
             let group = choose(&topic, of_query.text("group"))?;
             fields = html! { input type="hidden" name="group" value=(group); };
-            let json = serde_json::json!({ "ids": [&id] }).to_string();
-            let to = format!("/v1/topics/{name}/groups/{group}/garbage/{verb}");
-            let commands = commands.curl(&context, &verb, "POST", to, Some(&json)).cli(
-                &context,
-                &verb,
-                "lisa-manager",
-                &["garbage", &verb, name, "--group", group.as_str(), "--", &id],
-            );
-            if verb == "purge" {
+            let what = match &*verb {
+                "purge" => Verb::Purge,
+                _ => Verb::Requeue,
+            };
+            let commands = commands.of_garbage(&context, what, name, group, &id);
+            if what == Verb::Purge {
                 (
                     "Purge this message?",
                     html! { p.lead { "It is permanently removed from the garbage of group " strong { (group) } "." } (shown) },

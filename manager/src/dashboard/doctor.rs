@@ -10,8 +10,9 @@ use lisa_service::http::auth::Scope;
 use maud::{Markup, html};
 
 use super::Dashboard;
+use super::actions::Ask;
 use super::page::{Context, Failure, Page, Section};
-use super::parts::{Commands, Level, post_button, relative, sign};
+use super::parts::{Commands, Level, confirm_link, post_button, relative, sign};
 use super::text::{grouped, part, visible};
 use crate::operations::audit;
 use crate::operations::doctor::Examined;
@@ -40,17 +41,9 @@ pub(super) async fn show(
         }
     }
     let at = format!("/v1/topics/{name}/doctor");
-    let repair = format!("{at}/repair");
-    let commands = Commands::default()
+    let commands = repair_commands(&context, &topic)
         .curl(&context, "Examine", "GET", &at, None)
-        .curl(&context, "Repair", "POST", &repair, None)
-        .cli(&context, "Examine", "lisa-manager", &["doctor", name])
-        .cli(
-            &context,
-            "Repair",
-            "lisa-manager",
-            &["doctor", "--repair", name],
-        );
+        .cli(&context, "Examine", "lisa-manager", &["doctor", name]);
     let body = html! {
         section #examined data-live aria-label="Last examination" {
             @match &last {
@@ -60,7 +53,7 @@ pub(super) async fn show(
         }
         div.buttons {
             (post_button(&context, Scope::Operate, "Examine", format!("/topics/{name}/doctor/examine")))
-            (post_button(&context, Scope::Operate, "Examine and repair", format!("/topics/{name}/doctor/repair")))
+            (confirm_link(&context, Scope::Operate, "Examine and repair", format!("/topics/{name}/doctor/repair"), false))
         }
         p.muted { "An examination reads every message of the topic, and takes at most a quarter of the time of Redis. The topic stays in use. Each repair is atomic." }
         (commands.render("doctor-commands"))
@@ -68,6 +61,48 @@ pub(super) async fn show(
     Ok(Page::new(Section::None, "Examination", body)
         .below_topic(name)
         .live())
+}
+
+/// Asks before a repair.
+pub(super) async fn ask(
+    Extension(context): Extension<Context>,
+    Path((topic, verb)): Path<(String, String)>,
+) -> Result<Page, Failure> {
+    context.require(Scope::Operate)?;
+    let topic = parse(&topic)?;
+    if verb != "repair" {
+        return Err(unknown(&verb));
+    }
+    let back = format!("/topics/{topic}/doctor");
+    let ask = Ask {
+        title: format!("Repair {topic}?"),
+        text: html! {
+            p.lead { "The topic is examined, and each fault that is found is repaired." }
+            p.muted { "What has no record any more cannot be restored: it is removed, and counted as lost. An examination without a repair changes nothing, and lists the faults." }
+        },
+        fields: html! {},
+        label: "Examine and repair".into(),
+        typed: None,
+        path: format!("{back}/repair"),
+        back: back.clone(),
+        commands: repair_commands(&context, &topic),
+    };
+    Ok(ask
+        .page(&context)
+        .below_topic(topic)
+        .below("Examination", back))
+}
+
+fn repair_commands(context: &Context, topic: &Topic) -> Commands {
+    let path = format!("/v1/topics/{topic}/doctor/repair");
+    let words = ["doctor", "--repair", topic.as_str()];
+    Commands::default()
+        .curl(context, "Repair", "POST", path, None)
+        .cli(context, "Repair", "lisa-manager", &words)
+}
+
+fn unknown(verb: &str) -> Failure {
+    Failure::not_found(format!("the doctor has no action {verb:?}"))
 }
 
 fn findings(context: &Context, examined: &Examined) -> Markup {
@@ -129,11 +164,7 @@ pub(super) async fn run(
     let repair = match &*verb {
         "examine" => false,
         "repair" => true,
-        _ => {
-            return Err(Failure::not_found(format!(
-                "the doctor has no action {verb:?}"
-            )));
-        }
+        _ => return Err(unknown(&verb)),
     };
     let examinations = &dashboard.0.parts.examinations;
     // An examination is much work for Redis. It ends when its client disconnects.

@@ -19,7 +19,8 @@ use super::garbage_filter::{
 use super::messages::table;
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{
-    Commands, command, confirm_link, empty, missing_topics, relative_text, rest, staleness,
+    Commands, command, command_line, confirm_link, empty, missing_topics, relative_text, rest,
+    staleness,
 };
 use super::text::{grouped, messages, part, span, visible};
 use crate::operations::audit;
@@ -49,7 +50,7 @@ pub(super) async fn all(
                     p { "Messages that used up their attempts, were rejected, or expired are listed here (dead letters)." }
                     @if let Some(first) = list.and_then(|counts| counts.list.topics.first()) {
                         p { "Watch the failures of a topic as they happen:" }
-                        (command(&format!("lisa-manager tail {} --failures", first.topic)))
+                        (command(&command_line(&context, "lisa-manager", &["tail", first.topic.as_str(), "--failures"])))
                     }
                 }))
             } @else {
@@ -148,7 +149,7 @@ pub(super) async fn of_topic(
         } @else if list.messages.is_empty() {
             (empty("No garbage here", html! {
                 p { "Group " (group) " has no messages in garbage (dead letters)" @if cursor.is_some() { " on this page any longer" } ". Watch its failures as they happen:" }
-                (command(&format!("lisa-manager tail {name} --group {group} --failures")))
+                (command(&command_line(&context, "lisa-manager", &["tail", name, "--group", group.as_str(), "--failures"])))
             }))
         } @else {
             @if let Some(errors) = &errors { (groups_of_errors(&context, &at("requeue"), errors)) }

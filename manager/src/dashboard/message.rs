@@ -15,6 +15,7 @@ use super::Dashboard;
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{Commands, confirm_link, exact, post_button, relative, relative_text, state};
 use super::text::{hex_dump, indented_json, part, size, visible, visible_lines};
+use crate::operations::garbage::Verb;
 use crate::operations::messages::{CopyView, FindError, FullMessage, find};
 
 /// The most of a payload that is shown, in bytes; the rest can be downloaded.
@@ -73,17 +74,8 @@ pub(super) async fn show(
     let message = find_message(&dashboard, &topic, &id).await?;
     let hidden = may_see(&dashboard, &context).err();
     let at = |verb: &str| format!("/topics/{}/messages/{}/{verb}", topic.name(), part(&id));
-    let is_held = message
-        .groups
-        .iter()
-        .any(|copy| matches!(&*copy.state, "ready" | "in_flight" | "unknown"));
-    let is_pending = message
-        .groups
-        .iter()
-        .any(|copy| matches!(&*copy.state, "waiting" | "backlog" | "parked" | "retry"))
-        || message.groups.is_empty();
     let actions = html! {
-        @if is_pending && !is_held {
+        @if is_changeable(&message) {
             (post_button(&context, Scope::Send, "Deliver now", at("deliver-now")))
             (confirm_link(&context, Scope::Send, "Reschedule", at("reschedule"), false))
             (confirm_link(&context, Scope::Send, "Cancel", at("cancel"), true))
@@ -146,6 +138,52 @@ fn payload(message: &FullMessage) -> Vec<u8> {
     }
 }
 
+/// Returns true if a message can be cancelled, rescheduled and delivered now.
+fn is_changeable(message: &FullMessage) -> bool {
+    let mut states = message.groups.iter().map(|copy| &*copy.state);
+    let is_held = |state| matches!(state, "ready" | "in_flight" | "unknown");
+    let is_pending = |state| matches!(state, "waiting" | "backlog" | "parked" | "retry");
+    !states.clone().any(is_held) && (message.groups.is_empty() || states.any(is_pending))
+}
+
+/// Returns the commands for what can be done with a message in its states.
+fn commands_for(context: &Context, topic: &str, message: &FullMessage) -> Commands {
+    let id = message.message.id.as_str();
+    let api = format!("/v1/topics/{topic}/messages/{}", part(id));
+    let words = ["messages", "show", topic, "--", id];
+    let mut commands = Commands::default()
+        .curl(context, "Read this message", "GET", &api, None)
+        .cli(context, "Read this message", "lisa-manager", &words);
+    if is_changeable(message) {
+        let now = format!("{api}/deliver-now");
+        commands = commands
+            .curl_producer(context, "Cancel", "DELETE", &api, None)
+            .cli(
+                context,
+                "Cancel",
+                "lisa-producer",
+                &["cancel", topic, "--", id],
+            )
+            .curl_producer(context, "Deliver now", "POST", now, None)
+            .cli(
+                context,
+                "Deliver now",
+                "lisa-producer",
+                &["deliver-now", topic, "--", id],
+            )
+            .reschedule(context, topic, id);
+    }
+    for copy in &message.groups {
+        if copy.state == "garbage" {
+            let (requeue, purge) = (Verb::Requeue, Verb::Purge);
+            commands = commands
+                .of_garbage(context, requeue, topic, &copy.group, id)
+                .of_garbage(context, purge, topic, &copy.group, id);
+        }
+    }
+    commands
+}
+
 /// One step of a message's life.
 fn step(is_done: bool, title: &str, detail: Markup) -> Markup {
     html! { li.(if is_done { "done" } else { "next" }) { span.what { (title) } span.when { (detail) } } }
@@ -162,36 +200,7 @@ fn render(
     let topic = topic.name().as_str();
     let view = &message.message;
     let id = view.id.as_str();
-    let api = format!("/v1/topics/{topic}/messages/{}", part(id));
-    let commands = Commands::default()
-        .curl(context, "Read this message", "GET", &api, None)
-        .cli(
-            context,
-            "Read this message",
-            "lisa-manager",
-            &["messages", "show", topic, "--", id],
-        )
-        .curl_producer(context, "Cancel", "DELETE", &api, None)
-        .cli(
-            context,
-            "Cancel",
-            "lisa-producer",
-            &["cancel", topic, "--", id],
-        )
-        .curl_producer(
-            context,
-            "Deliver now",
-            "POST",
-            format!("{api}/deliver-now"),
-            None,
-        )
-        .cli(
-            context,
-            "Deliver now",
-            "lisa-producer",
-            &["deliver-now", topic, "--", id],
-        )
-        .reschedule(context, topic, id);
+    let commands = commands_for(context, topic, message);
     let sent = view.id.generated_at();
     html! {
         section #why data-live aria-labelledby="why-title" {

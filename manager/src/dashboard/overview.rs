@@ -22,7 +22,7 @@ use crate::operations::topics::StatsList;
 
 /// The rows of one page of topics.
 const ROWS: usize = 100;
-/// The most things that are listed as needing attention.
+/// The most things that are listed as needing attention, unless the query asks for all.
 const MOST_TROUBLES: usize = 12;
 /// The lateness above which a topic needs attention.
 const LATE_MS: u64 = 5000;
@@ -50,9 +50,13 @@ pub(super) async fn show(
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
     let filter = fields.text("filter").unwrap_or_default().to_lowercase();
     let page = fields.value::<usize>("page")?.unwrap_or(1).max(1);
+    let most = match fields.text("attention") {
+        Some("all") => usize::MAX,
+        _ => MOST_TROUBLES,
+    };
     let reading = dashboard.counts().await;
     let charts = history::read_of_all(&dashboard, &reading, fields.value("history")?).await?;
-    let body = render(&context, &reading, charts.as_ref(), &filter, page);
+    let body = render(&context, &reading, charts.as_ref(), &filter, page, most);
     Ok(Page::new(Section::Overview, "Overview", body).live())
 }
 
@@ -196,6 +200,7 @@ fn render(
     charts: Option<&Charts>,
     filter: &str,
     page: usize,
+    most: usize,
 ) -> Markup {
     let Some(counts) = reading.value.as_deref() else {
         return staleness("stale", reading);
@@ -224,7 +229,7 @@ fn render(
             @if !troubles.is_empty() {
                 h2 #attention-title { "Needs attention " span.badge { (troubles.len()) } }
                 ul.troubles {
-                    @for trouble in troubles.iter().take(MOST_TROUBLES) {
+                    @for trouble in troubles.iter().take(most) {
                         li {
                             (sign(trouble.level))
                             span.at { (visible(&trouble.at)) }
@@ -232,7 +237,7 @@ fn render(
                             a href=(context.link(&trouble.path)) aria-label=(spelled_out(&format!("{}: {}", trouble.label, trouble.at))) { (trouble.label) }
                         }
                     }
-                    @if troubles.len() > MOST_TROUBLES { li.more { "and " (troubles.len() - MOST_TROUBLES) " more; the topics with most trouble are listed first" } }
+                    @if troubles.len() > most { li.more { a href=(format!("{}&attention=all#attention-title", link(page))) { "and " (troubles.len() - most) " more" } } }
                 }
             } @else { h2 #attention-title .hidden { "Nothing needs attention" } }
         }

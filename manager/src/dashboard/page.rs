@@ -39,6 +39,8 @@ pub(super) struct Context {
     pub(super) api: Arc<str>,
     /// The same for the producer's routes.
     pub(super) producer: Arc<str>,
+    /// The URL of this manager, if the page has the same: for commands that work through it.
+    pub(super) url: Option<Arc<str>>,
     /// The time on Redis's clock.
     pub(super) now: UnixMs,
     /// The time zone of charts: that of the browser, once its script has named it.

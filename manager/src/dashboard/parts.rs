@@ -4,12 +4,14 @@ use std::fmt::Display;
 
 use lisa_core::state::State;
 use lisa_core::time::UnixMs;
+use lisa_core::topic::Group;
 use lisa_service::http::auth::Scope;
 use maud::{Markup, html};
 
 use super::cache::Reading;
 use super::page::Context;
-use super::text::{grouped, part, shell, span, visible, visible_lines};
+use super::text::{counted, grouped, part, shell, span, visible, visible_lines};
+use crate::operations::garbage::Verb;
 use crate::operations::topics::Missing;
 
 /// Returns a time of day in UTC, which the script replaces by the viewer's.
@@ -125,11 +127,11 @@ pub(super) fn state(name: &str) -> Markup {
     }
 }
 
-/// Returns a line that all messages are accounted for, and how many of them were counted as lost.
+/// Returns a line that all messages are accounted for, and how many of them were lost.
 pub(super) fn accounted_for(lost: u64) -> Markup {
     html! {
         @if lost == 0 { (sign(Level::Ok)) span { "All messages accounted for" } }
-        @else { (sign(Level::Note)) span title="Since the topics were declared, once for each group: messages whose records were gone" { "All messages accounted for, " (grouped(lost)) " counted as lost" } }
+        @else { (sign(Level::Note)) span title="Since the topics were declared: messages whose records were gone. Groups count them, so that more may be lost if not all groups had the same" { "All messages accounted for, " (counted(lost, "lost message")) } }
     }
 }
 
@@ -276,6 +278,31 @@ impl Commands {
             )
     }
 
+    /// Adds the requests that requeue or purge a message of a group's garbage.
+    pub(super) fn of_garbage(
+        self,
+        context: &Context,
+        verb: Verb,
+        topic: &str,
+        group: &Group,
+        id: &str,
+    ) -> Self {
+        let (verb, group) = (verb.as_str(), group.as_str());
+        let what = match verb {
+            "purge" => format!("Purge from {group}"),
+            _ => format!("Requeue for {group}"),
+        };
+        let json = serde_json::json!({ "ids": [id] }).to_string();
+        let path = format!("/v1/topics/{topic}/groups/{group}/garbage/{verb}");
+        let words = ["garbage", verb, topic, "--group", group, "--", id];
+        self.curl(context, &what, "POST", path, Some(&json)).cli(
+            context,
+            &what,
+            "lisa-manager",
+            &words,
+        )
+    }
+
     fn request(
         mut self,
         context: &Context,
@@ -307,14 +334,7 @@ impl Commands {
         program: &str,
         words: &[&str],
     ) -> Self {
-        let mut line = program.to_owned();
-        if &*context.namespace != "lisa" {
-            line += &format!(" --namespace {}", shell(&context.namespace));
-        }
-        for word in words {
-            line.push(' ');
-            line += &shell(word);
-        }
+        let line = command_line(context, program, words);
         self.0.push((what.to_owned(), "command", line));
         self
     }
@@ -355,6 +375,24 @@ pub(super) fn empty(title: &str, advice: Markup) -> Markup {
             div { (advice) }
         }
     }
+}
+
+/// Returns a command of `program`, whose words are quoted for the shell. An operator's command works through this manager if the
+/// page knows its address; senders' commands use Redis.
+pub(super) fn command_line(context: &Context, program: &str, words: &[&str]) -> String {
+    let mut line = program.to_owned();
+    match &context.url {
+        Some(url) if program == "lisa-manager" => line += &format!(" --url {}", shell(url)),
+        _ if &*context.namespace != "lisa" => {
+            line += &format!(" --namespace {}", shell(&context.namespace));
+        }
+        _ => {}
+    }
+    for word in words {
+        line.push(' ');
+        line += &shell(word);
+    }
+    line
 }
 
 /// Returns a command in a box with a button to copy it.

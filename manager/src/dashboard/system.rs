@@ -9,7 +9,9 @@ use maud::html;
 use super::Dashboard;
 use super::doctor;
 use super::page::{Context, Failure, Page, Section};
-use super::parts::{Commands, Level, post_button, relative, relative_text, rest, sign};
+use super::parts::{
+    Commands, Level, confirm_link, post_button, relative, relative_text, rest, sign,
+};
 use super::text::{grouped, span, visible};
 use crate::jobs::scheduler::LastRun;
 use crate::operations::{audit, garbage_jobs};
@@ -72,7 +74,7 @@ pub(super) async fn show(
                     td.error data-label="Result" { (sign(doctor::level(last))) " " (doctor::summary(last)) }
                     td.buttons data-label="Actions" {
                         (post_button(&context, Scope::Operate, "Examine", format!("/topics/{topic}/doctor/examine")))
-                        @if !last.checkup.is_healthy() { (post_button(&context, Scope::Operate, "Repair", format!("/topics/{topic}/doctor/repair"))) }
+                        @if !last.checkup.is_healthy() { (confirm_link(&context, Scope::Operate, "Repair", format!("/topics/{topic}/doctor/repair"), false)) }
                     }
                 } } }
             } } }
@@ -93,7 +95,7 @@ pub(super) async fn show(
                         td.buttons data-label="Actions" { @if job.state.is_open() { (post_button(&context, Scope::Operate, "Stop", format!("/system/garbage-jobs/{}/stop", job.id))) } }
                     } } }
                 } }
-                Err(_) => { p.card.muted { "Redis did not answer: it is unknown whether garbage jobs are running." } }
+                Err(_) => { p.stale { (sign(Level::Bad)) span { "Redis did not answer: it is unknown whether garbage jobs are running." } } }
             } }
             @if let Ok(jobs) = &garbage { (rest(jobs.len(), JOBS)) }
         } }
@@ -111,7 +113,7 @@ pub(super) async fn show(
                         td.error data-label="Outcome" { (visible(&entry.outcome)) }
                     } } }
                 } }
-                Err(_) => { p.card.muted { "Redis did not answer." } }
+                Err(_) => { p.stale { (sign(Level::Bad)) span { "Redis did not answer." } } }
             } }
         }
         section aria-labelledby="about-title" { h2 #about-title { "About" }

@@ -509,12 +509,11 @@ async fn commands_have_the_scheme_and_host_of_the_page() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_with_nothing_to_list_has_a_command() {
     let site = Site::start("").await;
+    let tail = |words: &str| format!("lisa-manager --url {} tail t {words}", site.url);
+    let (all, of_group) = (tail("--failures"), tail("--group default --failures"));
     let empty = [
-        ("/garbage", "lisa-manager tail t --failures"),
-        (
-            "/topics/t/garbage",
-            "lisa-manager tail t --group default --failures",
-        ),
+        ("/garbage", &*all),
+        ("/topics/t/garbage", &*of_group),
         ("/topics/t/keys", "Lisa-Key: "),
         ("/topics/t/messages", "Lisa-Delay: "),
         ("/schedules", "lisa-manager config check"),

@@ -104,7 +104,8 @@
   if (body.dataset.keys !== "on") return;
   let leader = 0, row = -1;
   function move(by) {
-    const rows = [...document.querySelectorAll("main tbody tr")];
+    // The table of a chart is closed at first.
+    const rows = [...document.querySelectorAll("main tbody tr")].filter((row) => !row.closest("details:not([open])"));
     if (!rows.length) return;
     rows[row]?.classList.remove("at");
     row = Math.max(0, Math.min(rows.length - 1, row + by));

@@ -110,11 +110,14 @@ impl TopicStats {
     }
 
     /// Returns the number of messages that were counted as lost since the topic was declared, by a repair or because their
-    /// records were gone. One counts for each group that had it. They are accounted for, but were not delivered.
+    /// records were gone. They are accounted for, but were not delivered. Each group counts those that it had, so this is a lower
+    /// bound if several groups lost different ones.
     #[must_use]
     pub fn lost(&self) -> u64 {
         let lost = self.counters.get("lost").copied().unwrap_or(0);
-        u64::try_from(lost).unwrap_or(0)
+        u64::try_from(lost)
+            .unwrap_or(0)
+            .div_ceil(self.groups.len().max(1) as u64)
     }
 }
 

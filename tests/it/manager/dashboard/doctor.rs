@@ -55,8 +55,17 @@ async fn a_lost_payload_is_seen_on_the_overview_and_repaired_on_the_page_of_the_
         assert!(page.contains("Faults left: 1, repaired: 0"), "{page}");
     }
     let repair = format!("{doctor}/repair");
-    let (_, page) = site.get("/system", &anna).await;
-    assert!(page.contains(&repair), "{page}");
+    // A repair is asked for on a page of its own.
+    for path in [doctor, "/system"] {
+        let (_, page) = site.get(path, &anna).await;
+        assert!(page.contains(&format!("href=\"{repair}\"")), "{page}");
+        assert!(!page.contains(&format!("action=\"{repair}\"")), "{page}");
+    }
+    let (status, page) = site.get(&repair, &anna).await;
+    assert!(status == 200 && page.contains("Repair t?"), "{page}");
+    assert!(page.contains(&format!("action=\"{repair}\"")), "{page}");
+    assert_eq!(site.get(&repair, &reader).await.0, 403);
+    assert_eq!(site.get(&format!("{doctor}/heal"), &anna).await.0, 404);
     assert_eq!(site.post(&repair, &anna, "").await, 303);
     let (_, page) = site.get(doctor, &anna).await;
     assert!(page.contains("Faults left: 0, repaired: 1"), "{page}");

@@ -118,3 +118,33 @@ async fn a_search_lists_all_that_matches_and_says_what_it_did_not_search() {
     assert_eq!(found.status(), 303);
     assert_eq!(found.headers()[LOCATION], "/topics/indexed/messages/one");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_for_a_message_in_garbage_do_what_can_be_done_there() {
+    let site = Site::start("max_attempts = 1\n").await;
+    let mut consumer = Binary::Consumer
+        .with(["run"])
+        .config(&failing(&site))
+        .start();
+    send_of_key(&site, &["failed"]).await;
+    let page = "/topics/t/messages/failed";
+    shows(&site, page, &["Garbage (dead letter)"]).await;
+    consumer.kill9();
+    let (_, text) = site.get(page, "").await;
+    for no in ["deliver-now", "reschedule", " cancel ", "-X DELETE"] {
+        assert!(!text.contains(no), "{no}: {text}");
+    }
+    let garbage = format!("{}/v1/topics/t/groups/default/garbage", site.url);
+    for verb in ["purge", "requeue"] {
+        assert!(text.contains(&format!("{garbage}/{verb}")), "{text}");
+        let words = format!("garbage {verb} t --group default -- failed");
+        let copied = format!("data-copy=\"lisa-manager --url {} {words}\"", site.url);
+        assert!(text.contains(&copied), "{copied}: {text}");
+    }
+    let words = ["--url", &site.url, "garbage", "requeue", "t"];
+    let words = [&words[..], &["--group", "default", "--", "failed"]].concat();
+    let said = Binary::Manager.with(words).run(SOON).await;
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let message = site.api.get_json("/v1/topics/t/messages/failed").await;
+    assert_eq!(message["groups"][0]["state"], "ready", "{message:#}");
+}

@@ -129,3 +129,21 @@ async fn a_message_is_found_by_its_id_in_any_of_many_topics() {
     let (_, page) = site.get("/find?q=nowhere", "").await;
     assert!(page.contains("and the messages of 21 of them"), "{page}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_list_of_what_needs_attention_links_to_the_rest() {
+    let site = Site::start(&quiet(14)).await;
+    for n in 0..14 {
+        let path = format!("/topics/t{n}/pause");
+        assert_eq!(site.post(&path, "", "").await, 303);
+    }
+    let (_, page) = site.get("/?filter=t1", "").await;
+    assert_eq!(page.matches("aria-label=\"Open: t").count(), 12, "{page}");
+    let all = links(&page)
+        .into_iter()
+        .find(|link| link.contains("attention=all"));
+    let (_, page) = site.get(&all.expect("a link to the rest"), "").await;
+    assert_eq!(page.matches("aria-label=\"Open: t").count(), 14, "{page}");
+    assert!(!page.contains("attention=all#"), "{page}");
+    assert!(page.contains("value=\"t1\""), "the filter stays: {page}");
+}
