@@ -24,13 +24,20 @@ SCHEDULES = f"http://127.0.0.1:{os.environ['SCHEDULES_PORT']}"
 FOREIGN = f"http://lisa.test:{os.environ['SCHEDULES_PORT']}"
 IS_QUICK = "--quick" in sys.argv[2:]
 AXE = Path(os.environ["AXE_FILE"]).read_text()
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+# Finds what is wider than its cell or its table.
+CUT = """
+const right = (element) => element.getBoundingClientRect().right;
+return [...document.querySelectorAll(".table-box tbody :is(td, th, td *, th *)")]
+  .filter((element) => right(element) > right(element.parentElement.closest("td, th, .table-box")) + 1).map((element) => element.outerHTML);
+"""
 HOSTILE = "<img src=x onerror=alert(1)>\u202e"
 PAGES = [
     "/", "/forecast", "/topics/orders", "/topics/orders/messages?state=waiting", "/topics/orders/messages/bad", "/garbage",
     "/topics/orders/messages/failed", "/topics/orders/garbage?group=default", "/topics/orders/garbage?error=HTTP", "/workers", "/system", "/schedules", "/help",
     "/topics/orders/groups/default/garbage/purge", "/topics/orders/messages/bad/cancel", "/find?q=nothing", "/topics/orders/send",
-    "/topics/orders/keys", "/topics/orders/doctor",
+    "/topics/orders/keys", "/topics/orders/doctor", "/topics/orders/doctor/repair",
+    "/topics/orders/messages?state=garbage", SCHEDULES + "/schedules", SCHEDULES + "/find?q=nothing",
 ]
 QUICK_PAGES = ["/", "/topics/orders", "/topics/orders/messages/failed", "/topics/orders/garbage?group=default", "/topics/orders/send"]
 PATIENCE = 60
@@ -62,6 +69,9 @@ def fill():
     pulled = call("/v1/topics/orders/groups/default/pull", b'{"wait": "20s"}')["deliveries"]
     error = json.dumps({"error": f"HTTP 503 {HOSTILE}"}).encode()
     call(f"/v1/deliveries/{pulled[0]['token']}/reject", error)
+    call(topic, b"{}", Lisa_Id="exhausted", Lisa_Max_Attempts="1")
+    pulled = call("/v1/topics/orders/groups/default/pull", b'{"wait": "20s"}')["deliveries"]
+    call(f"/v1/deliveries/{pulled[0]['token']}/retry", error)
     for _ in range(2):
         call(topic, b"x", Lisa_Key="<img src=x onerror=alert(1)>")
 
@@ -84,13 +94,14 @@ def open_browser(theme, width):
 
 def look(browser, page):
     """Returns what is wrong with a page."""
-    browser.get(URL + page)
+    browser.get(page if page.startswith("http") else URL + page)
     check = "axe.run({runOnly: %s}).then(found => JSON.stringify(found.violations.map(one => [one.id, one.nodes[0].html])))"
     expression = f"{AXE};{check % json.dumps(RULES)}"
     found = browser.execute_cdp_cmd("Runtime.evaluate", {"expression": expression, "awaitPromise": True})
     wrong = json.loads(found["result"]["value"])
     if browser.execute_script("const root = document.documentElement; return root.scrollWidth > root.clientWidth"):
         wrong.append("scrolls sideways")
+    wrong += [f"cut: {html[:100]}" for html in browser.execute_script(CUT)]
     if browser.find_elements(By.CSS_SELECTOR, "main img"):
         wrong.append("text became an element")
     return wrong + [line["message"] for line in browser.get_log("browser")]

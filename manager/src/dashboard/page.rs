@@ -307,7 +307,7 @@ impl Page {
                         }
                     }
                     @if context.viewer == Viewer::Anybody {
-                        p.open-bar { "No tokens are configured: everyone who can reach this page may do everything." }
+                        aside.open-bar aria-label="Access" { "No tokens are configured: everyone who can reach this page may do everything." }
                     }
                     main #main tabindex="-1" {
                         div #flash role="status" aria-live="polite" {
