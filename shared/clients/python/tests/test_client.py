@@ -100,6 +100,17 @@ def test_cancel_and_reschedule(lisa: Lisa, topic: str) -> None:
     assert (conflict.value.code, conflict.value.id) == ("cancelled", id)
 
 
+def test_a_message_is_delivered_now_and_replaced(lisa: Lisa, topic: str) -> None:
+    first = lisa.send(topic, "first", delay=HOUR)
+    second = lisa.send(topic, "second", delay=HOUR, replace=first.id)
+    assert lisa.deliver_now(topic, second.id).outcome == "rescheduled"
+    (delivery,) = lisa.pull(topic, wait=WAIT)
+    assert (delivery.id, delivery.text()) == (second.id, "second")
+    with pytest.raises(lr.Conflict) as error:
+        lisa.deliver_now(topic, second.id)
+    assert error.value.code == "in_flight"
+
+
 def test_errors_name_the_field(lisa: Lisa, topic: str) -> None:
     with pytest.raises(lr.Invalid) as error:
         lisa.send(topic, "x", delay="soon")

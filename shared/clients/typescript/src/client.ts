@@ -29,6 +29,8 @@ export interface SendOptions {
   expires_at?: Instant;
   max_attempts?: number;
   retry?: Record<string, unknown>;
+  /** Replaces the message with this id, if it has not been delivered yet. */
+  replace?: string;
   durability?: string;
   even_if_cancelled?: boolean;
   headers?: Record<string, string>;
@@ -165,6 +167,12 @@ export class Lisa {
   /** Reschedules a message that has not been delivered yet. */
   async reschedule(topic: string, id: string, due: { delay: Duration } | { deliver_at: Instant }, key?: string): Promise<Sent> {
     const request = { method: "PATCH", path: path("topics", topic, "messages", id), content: JSON.stringify(texts(due)), headers: keyHeader(key) };
+    return this.#call(request, (body) => object(body, "id", "outcome") as unknown as Sent);
+  }
+
+  /** Delivers a message now that is waiting for its due time or for its next attempt. */
+  async deliverNow(topic: string, id: string, key?: string): Promise<Sent> {
+    const request = { method: "POST", path: path("topics", topic, "messages", id, "deliver-now"), headers: keyHeader(key) };
     return this.#call(request, (body) => object(body, "id", "outcome") as unknown as Sent);
   }
 

@@ -26,6 +26,16 @@ test("every byte is kept, and a repeated id is a duplicate", async () => {
   await assert.rejects(lisa.get(name, "mine"), (error) => isCode("not_found")(error) && error.ended === "cancelled");
 });
 
+test("a message is delivered now, and replaced", async () => {
+  const name = topic();
+  const first = await lisa.send(name, "first", { delay: "1h" });
+  const { id } = await lisa.send(name, "second", { delay: "1h", replace: first.id });
+  assert.equal((await lisa.deliverNow(name, id)).outcome, "rescheduled");
+  const [delivery] = await lisa.pull(name);
+  assert.deepEqual([delivery.id, delivery.text()], [id, "second"]);
+  await assert.rejects(lisa.deliverNow(name, id), ({ code }) => code === "in_flight");
+});
+
 test("a batch has a result for each message, in order", async () => {
   const messages = Array.from({ length: 2_500 }, (_, n) => ({ payload: n, delay: n === 1_234 ? "soon" : "1h" }));
   const results = await lisa.sendMany(topic(), messages);

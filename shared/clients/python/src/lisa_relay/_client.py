@@ -126,6 +126,10 @@ class _Client:
         request = flows.message_request("PATCH", topic, message_id, key, types.given(due))
         return (yield from flows.exchange(request, self._tries, types.reader(Sent)))
 
+    def _deliver_now(self, topic: str, message_id: str, key: str | None) -> flows.Flow[Sent]:
+        request = flows.message_request("POST", topic, message_id, key, verb="deliver-now")
+        return (yield from flows.exchange(request, self._tries, types.reader(Sent)))
+
     def _pull(
         self, kind: type[T], topic: str, group: str, options: dict[str, Any], wait: Duration | None
     ) -> flows.Flow[list[T]]:
@@ -215,6 +219,10 @@ class Lisa(_Client):
     ) -> Sent:
         """Reschedules a message. Raises `Conflict` if it is ready, in flight or in garbage."""
         return self._run(self._reschedule(topic, id, key, {"delay": delay, "deliver_at": deliver_at}))
+
+    def deliver_now(self, topic: str, id: str, *, key: str | None = None) -> Sent:
+        """Delivers a waiting message, or its next attempt, now. Raises `Conflict` if it is ready or in flight."""
+        return self._run(self._deliver_now(topic, id, key))
 
     def pull(
         self,
@@ -387,6 +395,10 @@ class AsyncLisa(_Client):
     ) -> Sent:
         """Reschedules a message. Raises `Conflict` if it is ready, in flight or in garbage."""
         return await self._run(self._reschedule(topic, id, key, {"delay": delay, "deliver_at": deliver_at}))
+
+    async def deliver_now(self, topic: str, id: str, *, key: str | None = None) -> Sent:
+        """Delivers a waiting message, or its next attempt, now. Raises `Conflict` if it is ready or in flight."""
+        return await self._run(self._deliver_now(topic, id, key))
 
     async def pull(
         self,

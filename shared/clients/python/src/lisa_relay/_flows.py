@@ -200,10 +200,15 @@ def path(*parts: str) -> str:
 
 
 def message_request(
-    method: str, topic: str, message_id: str, key: str | None, body: Mapping[str, Any] | None = None
+    method: str,
+    topic: str,
+    message_id: str,
+    key: str | None,
+    body: Mapping[str, Any] | None = None,
+    verb: str | None = None,
 ) -> Request:
     """Returns a request about a message."""
-    where = path("topics", topic, "messages", message_id)
+    where = path("topics", topic, "messages", message_id, *([verb] if verb else []))
     request = Request(method, where) if body is None else with_json(method, where, body)
     request.limit = MAX_PAYLOADS
     if key is not None:
