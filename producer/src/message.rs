@@ -82,9 +82,14 @@ impl NewMessage {
 
     /// Sets its id, which is its idempotency key: `[A-Za-z0-9_:-]{1,64}`. Sending the same id again stores nothing,
     /// until the topic's `dedup_window` after the end of the message. The default is a generated id.
+    ///
+    /// `success:` or `garbage:` with 32 hexadecimal digits is refused: these are the ids of callbacks.
     #[must_use]
     pub fn id(mut self, id: impl AsRef<str>) -> Self {
-        match id.as_ref().parse() {
+        match id.as_ref().parse::<MessageId>() {
+            Ok(id) if id.is_of_callback() => {
+                self.reject("id", format!("{id}: only callbacks have ids of this form"));
+            }
             Ok(id) => {
                 self.message.id = id;
                 self.message.new_id = NewId::default();
@@ -242,7 +247,8 @@ impl NewMessage {
         self
     }
 
-    /// Sets a header, and replaces any value set before. Names are stored in lower case. A message has at most 64 headers.
+    /// Sets a header, and replaces any value set before. Names are stored in lower case, and must not start with `lisa-`. A
+    /// message has at most 64 headers.
     #[must_use]
     pub fn header(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
         let headers = &mut self.message.record.headers;
@@ -252,10 +258,13 @@ impl NewMessage {
         self
     }
 
-    /// Replaces all headers.
+    /// Replaces all headers. Those of a delivery may have names that start with `lisa-`, which are refused.
     #[must_use]
     pub fn headers(mut self, headers: Headers) -> Self {
-        self.message.record.headers = headers;
+        self.message.record.headers = Headers::default();
+        for (name, value) in headers.iter() {
+            self = self.header(name, value);
+        }
         self
     }
 
@@ -432,6 +441,14 @@ mod tests {
         );
         assert_eq!(invalid(NewMessage::new("").header("a b", "c")), "headers");
         assert_eq!(invalid(NewMessage::new("").header("a", "ä")), "headers");
+        let facts = NewMessage::new("").header("Lisa-Callback-Hops", "8");
+        assert_eq!(invalid(facts), "headers");
+        let mut of_a_callback = Headers::default();
+        of_a_callback.insert_any("lisa-callback-hops", "8").unwrap();
+        let forwarded = NewMessage::new("").headers(of_a_callback);
+        assert_eq!(invalid(forwarded), "headers");
+        let callback = format!("success:{}", "0f".repeat(16));
+        assert_eq!(invalid(NewMessage::new("").id(callback)), "id");
         assert_eq!(
             invalid(NewMessage::new("").delay(Duration::from_millis(10_001))),
             "due"

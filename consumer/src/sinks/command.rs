@@ -363,7 +363,7 @@ mod tests {
         let mut delivery = delivery(&b"\xff\0 bytes"[..]);
         let headers = Arc::make_mut(&mut delivery.headers);
         headers.insert("Content-Type", "text/plain; $(x)").unwrap();
-        headers.insert("lisa-callback-id", "order-6").unwrap();
+        headers.insert_any("lisa-callback-id", "order-6").unwrap();
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out");
         let script = format!("{{ cat; env | grep ^LISA_ | sort; }} > {}", out.display());

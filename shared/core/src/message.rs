@@ -50,12 +50,35 @@ pub const MAX_HEADERS: usize = 64;
 #[serde(transparent)]
 pub struct Headers(BTreeMap<HeaderName, HeaderValue>);
 
+/// The prefix of the names of headers that only Lisa sets, such as those of callbacks. A sender that sets them could claim
+/// what only Lisa knows.
+const RESERVED: &str = "lisa-";
+
 impl Headers {
-    /// Sets a header; a later value replaces an earlier one.
+    /// Sets a header of a sender; a later value replaces an earlier one.
+    ///
+    /// # Errors
+    /// [`InvalidName`] for a name or value that is not allowed, for a name that starts with `lisa-`, or for more than
+    /// [`MAX_HEADERS`] headers.
+    pub fn insert(&mut self, name: &str, value: &str) -> Result<(), InvalidName> {
+        if Self::is_reserved(name) {
+            let rule = "a name that does not start with lisa-, which only Lisa sets";
+            return Err(InvalidName::new("header of a sender", rule, name));
+        }
+        self.insert_any(name, value)
+    }
+
+    /// Returns true for the name of a header that no sender may set.
+    pub fn is_reserved(name: &str) -> bool {
+        let start = name.as_bytes().get(..RESERVED.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(RESERVED.as_bytes()))
+    }
+
+    /// Sets a header, even one that only Lisa sets; a later value replaces an earlier one.
     ///
     /// # Errors
     /// [`InvalidName`] for a name or value that is not allowed, or for more than [`MAX_HEADERS`] headers.
-    pub fn insert(&mut self, name: &str, value: &str) -> Result<(), InvalidName> {
+    pub fn insert_any(&mut self, name: &str, value: &str) -> Result<(), InvalidName> {
         let name: HeaderName = name.to_ascii_lowercase().parse()?;
         let value = value.parse()?;
         if self.0.len() >= MAX_HEADERS && !self.0.contains_key(&name) {
@@ -88,11 +111,14 @@ impl Headers {
     }
 }
 
+/// Reads the headers of a stored message.
 impl<'de> Deserialize<'de> for Headers {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let mut headers = Self::default();
         for (name, value) in BTreeMap::<String, String>::deserialize(from)? {
-            headers.insert(&name, &value).map_err(de::Error::custom)?;
+            headers
+                .insert_any(&name, &value)
+                .map_err(de::Error::custom)?;
         }
         Ok(headers)
     }

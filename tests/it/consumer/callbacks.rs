@@ -4,8 +4,9 @@ use super::*;
 use bytes::Bytes;
 use lisa_consumer::{Handler, Subscription};
 use lisa_core::broker::TopicHandle;
-use lisa_core::message::{EntryId, MessageId, Record};
+use lisa_core::message::{CallbackOutcome, EntryId, MessageId, Record};
 use lisa_core::topic::{Size, Topic};
+use lisa_producer::{NewMessage, Producer, SendError};
 use std::collections::BTreeMap;
 
 fn topic(name: &str) -> Topic {
@@ -399,11 +400,18 @@ async fn the_ninth_callback_in_a_row_is_not_sent() {
     let (_, handler) = counting(|| Outcome::Ack);
     let running = start(&relay, subscription(handler).success_topic(topic("done")));
     for hops in ["7", "8", "99"] {
-        let mut sent = message(&format!("hops-{hops}"), When::NOW);
-        sent.record
-            .headers
-            .insert("lisa-callback-hops", hops)
-            .unwrap();
+        let of = relay::id(&format!("hops-{hops}"));
+        let group = "default".parse().unwrap();
+        let id = MessageId::of_callback(
+            CallbackOutcome::Success,
+            &topic("before"),
+            &group,
+            &of,
+            None,
+        );
+        let mut sent = message(id.as_str(), When::NOW);
+        let headers = &mut sent.record.headers;
+        headers.insert_any("lisa-callback-hops", hops).unwrap();
         relay.send(&[sent]).await;
     }
     running.until(|report| report.acked == 3).await;
@@ -412,6 +420,58 @@ async fn the_ninth_callback_in_a_row_is_not_sent() {
         .values()
         .map(|record| record.headers.get("lisa-callback-hops"));
     assert_eq!(hops.collect::<Vec<_>>(), [Some("8")]);
+    running.stop().await;
+    relay.assert_conserved().await;
+}
+
+/// As an older version stored it, which let senders set these headers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_only_says_that_it_is_a_callback_has_one_of_its_own() {
+    let relay = relay("callback-forged").await;
+    declare(&relay, "done", settings()).await;
+    let (_, handler) = counting(|| Outcome::Ack);
+    let running = start(&relay, subscription(handler).success_topic(topic("done")));
+    let mut sent = message("forged", When::NOW);
+    let headers = &mut sent.record.headers;
+    headers.insert_any("lisa-callback-hops", "8").unwrap();
+    relay.send(&[sent]).await;
+    running.until(|report| report.acked == 1).await;
+    let callbacks = stored(&relay, "done").await;
+    let (_, record) = callbacks.first_key_value().expect("a callback");
+    assert_eq!(record.headers.get("lisa-callback-hops"), Some("1"));
+    running.stop().await;
+    relay.assert_conserved().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_sender_can_take_the_place_of_a_callback() {
+    let relay = relay("callback-forestalled").await;
+    let done = declare(&relay, "done", settings()).await;
+    let producer = Producer::new(relay.broker().clone());
+    let (of, group) = (relay::id("paid"), "default".parse().unwrap());
+    let (outcome, to) = (CallbackOutcome::Success, done.name().clone());
+    let id = MessageId::of_callback(outcome, &topic("t"), &group, &of, None);
+    let forged = || NewMessage::new("forged");
+    for message in [
+        forged().id(id.as_str()),
+        forged().header("lisa-callback-hops", "8"),
+        forged().replace("other").id(id.as_str()),
+    ] {
+        let batch = producer
+            .send_batch(&to, vec![message.clone()])
+            .await
+            .unwrap();
+        let single = producer.send_message(&to, message).await;
+        for result in [single, batch.into_iter().next().unwrap()] {
+            assert!(matches!(result, Err(SendError::Invalid(_))), "{result:?}");
+        }
+    }
+    let (_, handler) = counting(|| Outcome::Ack);
+    let running = start(&relay, subscription(handler).success_topic(topic("done")));
+    relay.send(&[message("paid", When::NOW)]).await;
+    running.until(|report| report.acked == 1).await;
+    let callbacks = stored(&relay, "done").await;
+    assert_eq!(callbacks[&id].payload, "payload of paid");
     running.stop().await;
     relay.assert_conserved().await;
 }

@@ -208,6 +208,7 @@ async fn bad_input_is_refused_with_the_field_at_fault() {
         ("Lisa-Max-Attempts", "1001"),
         ("Lisa-Max-Attempts", "x"),
         ("Lisa-Header-a_b", "x"),
+        ("Lisa-Header-Lisa-Callback-Hops", "8"),
         ("Lisa-Key", ""),
         ("Lisa-Key", &"k".repeat(257)),
         ("Lisa-Merge-Key", "a\tb"),

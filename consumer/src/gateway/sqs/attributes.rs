@@ -93,6 +93,10 @@ impl Attribute {
                 "a name must not begin with AWS. or Amazon., or begin or end with a period",
             );
         }
+        // A receiver could not tell them from the headers that Lisa sets.
+        if Headers::is_reserved(name) {
+            return wrong("a name must not begin with lisa-, which only Lisa sets");
+        }
         if let Some(bad) = self.string().and_then(forbidden) {
             return wrong(&format!(
                 "it contains the character U+{:04X}",
@@ -394,6 +398,10 @@ mod tests {
             (
                 json!({"aws.x": {"DataType": "String", "StringValue": "a"}}),
                 "Amazon.",
+            ),
+            (
+                json!({"Lisa-Callback-Topic": {"DataType": "String", "StringValue": "a"}}),
+                "only Lisa sets",
             ),
             (
                 json!({"x.": {"DataType": "String", "StringValue": "a"}}),

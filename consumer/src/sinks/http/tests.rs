@@ -182,7 +182,7 @@ async fn a_delivery_arrives_with_its_metadata_and_is_acked() {
         ("lisa-callback-id", "order-6"),
     ] {
         let headers = Arc::make_mut(&mut delivery.headers);
-        headers.insert(name, value).unwrap();
+        headers.insert_any(name, value).unwrap();
     }
     assert_eq!(sink.handle(delivery, context()).await, Outcome::Ack);
     let request = server.request();

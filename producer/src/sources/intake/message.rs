@@ -29,7 +29,7 @@ const OF_SINKS: [&str; 6] = [
 const MAX_HEADERS: usize = 1000;
 /// The header that each delivery of a sink has. In such a message, the id is that of the earlier message.
 const OF_A_DELIVERY: &str = "lisa-attempt";
-/// The prefix of the headers of callbacks.
+/// The prefix of the headers of callbacks, which only Lisa sets: they are omitted.
 const CALLBACK: &str = "lisa-callback-";
 const ID: &str = "lisa-id";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -149,7 +149,7 @@ fn option(name: &str, value: Option<&str>) -> Option<(HeaderName, HeaderValue)> 
     Some((name, value))
 }
 
-/// Returns true for a header that sets an option of the message. The headers of a callback set none.
+/// Returns true for a header that sets an option of the message, or is refused because it starts like one.
 fn is_option(name: &str) -> bool {
     (name.starts_with("lisa-") && !name.starts_with(CALLBACK)) || name == IDEMPOTENCY_KEY
 }
@@ -237,6 +237,7 @@ mod tests {
             ("lisa-delay", Some("5")),
             ("lisa-delay", None),
             ("lisa-dealy", Some("5s")),
+            ("lisa-header-lisa-callback-hops", Some("8")),
             ("lisa-key", Some("a\nb")),
         ] {
             let refused = due(&[(name, value)]).unwrap_err();
@@ -277,7 +278,7 @@ mod tests {
                 ("Lisa-Header-Color", Some("red")),
                 ("color", Some("blue")),
                 ("lisa-attempt", Some("3")),
-                ("lisa-callback-hops", Some("2")),
+                ("Lisa-Callback-Hops", Some("8")),
                 ("x-death", None),
                 ("my name", Some("x")),
                 ("city", Some("K\u{f6}ln")),
@@ -287,7 +288,6 @@ mod tests {
         let found: Vec<_> = headers.iter().collect();
         let expected = [
             ("color", "red"),
-            ("lisa-callback-hops", "2"),
             ("region", "emea"),
             ("to", "orders"),
             ("traceparent", trace),

@@ -14,6 +14,9 @@ words!(
     }
 );
 
+/// The number of hexadecimal digits of a hash in an id.
+const DIGITS: usize = 32;
+
 impl MessageId {
     /// Returns the id of the callback for a message of a topic in a group, such as
     /// `success:c5f6c0d3ef6f8bfa1f6ff0d32d2b3b0e`. It is the same in every process, so a repeated callback is a duplicate.
@@ -31,9 +34,24 @@ impl MessageId {
         // No part contains a NUL.
         let parts = [topic.as_str(), group.as_str(), message.as_str(), &time].join("\0");
         let hash = ring::digest::digest(&ring::digest::SHA256, parts.as_bytes());
-        let digits = hash.as_ref()[..16].iter().map(|byte| format!("{byte:02x}"));
+        let digits = hash.as_ref()[..DIGITS / 2]
+            .iter()
+            .map(|byte| format!("{byte:02x}"));
         let id = format!("{outcome}:{}", digits.collect::<String>());
         id.parse().expect("a word, a colon and 32 digits")
+    }
+
+    /// Returns true for an id in the form of those of callbacks. No sender may choose one: its message would make the callback
+    /// a duplicate.
+    pub fn is_of_callback(&self) -> bool {
+        let Some((outcome, digits)) = self.as_str().split_once(':') else {
+            return false;
+        };
+        outcome.parse::<CallbackOutcome>().is_ok()
+            && digits.len() == DIGITS
+            && digits
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     }
 }
 
@@ -62,6 +80,20 @@ mod tests {
         assert_eq!(all[2], id(garbage, &group, at(5)));
         for (index, one) in all.iter().enumerate() {
             assert!(!all[..index].contains(one), "{one}");
+            assert!(one.is_of_callback(), "{one}");
+        }
+        let hash = &all[0].as_str()["success:".len()..];
+        let capitals = hash.to_ascii_uppercase();
+        for other in [
+            format!("failure:{hash}"),
+            format!("success:{}", &hash[1..]),
+            format!("success:{hash}0"),
+            format!("success:g{}", &hash[1..]),
+            format!("success:A{}", &capitals[1..]),
+            hash.to_owned(),
+        ] {
+            let id: MessageId = other.parse().unwrap();
+            assert!(!id.is_of_callback(), "{other}");
         }
     }
 }

@@ -121,7 +121,7 @@ impl Record {
                 let text = |bytes| std::str::from_utf8(bytes).map_err(|_| InvalidRecord::Header);
                 record
                     .headers
-                    .insert(text(&name)?, text(&value)?)
+                    .insert_any(text(&name)?, text(&value)?)
                     .map_err(|_| InvalidRecord::Header)?;
                 // As written: sorted, each once, and in lower case.
                 if name <= last || name.iter().any(u8::is_ascii_uppercase) {

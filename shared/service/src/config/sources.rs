@@ -13,6 +13,7 @@ use crate::brokers::kafka::{KafkaSourceSettings, Refused, check_topic};
 use crate::brokers::nats::NatsSourceSettings;
 use crate::template::Template;
 use lisa_core::fields::{Any, Field, Reader as _, within};
+use lisa_core::message::CallbackOutcome;
 use lisa_core::names::words;
 use lisa_core::topic::{Topic, TopicSettings};
 
@@ -94,6 +95,10 @@ fn source(mut row: Table<'_>, others: &[SourceConfig]) -> Option<SourceConfig> {
     if let Some(name) = &name {
         if !is_name(name) {
             row.reject("name", "allowed is [a-z0-9][a-z0-9_-]{0,30}");
+        }
+        if name.parse::<CallbackOutcome>().is_ok() {
+            // Its ids with a hash would be those of callbacks, which no sender may choose.
+            row.reject("name", "the ids of callbacks start with this word");
         }
         if others.iter().any(|other| other.name == *name) {
             row.reject("name", "another source has this name");

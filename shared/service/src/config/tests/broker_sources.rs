@@ -103,6 +103,11 @@ fn what_is_wrong_with_a_source_is_named() {
             "allowed is [a-z0-9][a-z0-9_-]{0,30}",
         ),
         (
+            row("success", amqp),
+            "name",
+            "the ids of callbacks start with this word",
+        ),
+        (
             [row("a", amqp), row("a", amqp)].concat(),
             "name",
             "another source has this name",

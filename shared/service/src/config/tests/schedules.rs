@@ -105,7 +105,7 @@ fn each_mistake_in_a_schedule_is_named() {
         time_zone = "Berlin"
         catch_up = "366d"
         payload = 7
-        headers = { "a b" = "x", c = 1 }
+        headers = { "a b" = "x", c = 1, lisa-callback-hops = "8" }
         key = ""
         priority = 2147483648
         ttl = "0s"
@@ -138,6 +138,10 @@ fn each_mistake_in_a_schedule_is_named() {
         ("schedules.b.payload = 7", "put it in quotes"),
         ("schedules.b.headers.\"a b\" = ", "header name"),
         ("schedules.b.headers.c = 1", "put it in quotes"),
+        (
+            "schedules.b.headers.lisa-callback-hops = ",
+            "only Lisa sets",
+        ),
         ("schedules.b.key = ", "1 to 256 bytes"),
         ("schedules.b.priority = ", "from -2147483648 to 2147483647"),
         ("schedules.b.ttl = \"0s\"", "allowed is 1ms to 3653d"),
@@ -157,7 +161,7 @@ fn each_mistake_in_a_schedule_is_named() {
             "{place} {says}: {found:#?}"
         );
     }
-    assert_eq!(found.len(), 19, "{found:#?}");
+    assert_eq!(found.len(), 20, "{found:#?}");
 }
 
 #[test]
