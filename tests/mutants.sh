@@ -249,6 +249,7 @@ heads: all records in one call|heads.lua|bytes > most and i > first|false
 heads: another part of the record|heads.lua|or '', 1, length)|or '', 2, length)
 heads: a record that is not there|heads.lua|redis.call('HGET', PAYLOAD, ARGV[i]) or ''|redis.call('HGET', PAYLOAD, ARGV[i])
 stats: deliveries are not held|stats.lua|held = held + consumer.pending|held = held
+stats: who only holds reads|stats.lua|local reads = string.sub(consumer.name, -#HOLDS) ~= HOLDS|local reads = true
 stats: what was read is ready|stats.lua|last = '(' .. group['last-delivered-id']|last = '-'
 stats: ready of another group|stats.lua|if group.name == g.name then|if true then
 stats: the less urgent not looked at|stats.lua|tonumber(string.sub(low, 1, 14))|math.huge

@@ -1,6 +1,8 @@
 //! The expected contents of Redis for a reference, key by key, and the expected results of lookups.
 
-use super::reference::{CopyState, Delivery, Group, Holder, Message, Meta, Reference, encoded};
+use super::reference::{
+    CopyState, Delivery, Group, HOLDS_LEASES, Holder, Message, Meta, Reference, encoded,
+};
 use lisa_core::broker::{
     Details, FailedAttempt, Found, GarbageInfo, GroupCopy, Listed, SHORT_LEASES,
 };
@@ -220,11 +222,20 @@ fn attempts(group: &Group, id: &MessageId, message: &Message) -> Vec<FailedAttem
         FailedAttempt {
             at: UnixMs::new(at.parse().expect("ms")),
             outcome: outcome.parse().expect("an outcome"),
-            consumer: Some(consumer.to_owned()).filter(|name| name != SHORT_LEASES),
+            consumer: Some(granted_by(consumer)).filter(|name| name != SHORT_LEASES),
             error: error.to_owned(),
         }
     };
     stored.split('\0').skip(1).map(read).collect()
+}
+
+/// The process that a holder of a delivery with a lease of its own is named for.
+fn granted_by(holder: &str) -> String {
+    match holder {
+        SHORT_LEASES => holder,
+        _ => holder.strip_suffix(HOLDS_LEASES).unwrap_or(holder),
+    }
+    .to_owned()
 }
 
 fn listed(group: &Group, id: &MessageId, message: &Message) -> Option<Listed> {
@@ -258,7 +269,7 @@ fn listed(group: &Group, id: &MessageId, message: &Message) -> Option<Listed> {
         CopyState::Stream => {
             let delivery = group.stream.iter().find(|delivery| delivery.id == *id)?;
             let (state, holder) = match &delivery.holder {
-                Holder::Held { consumer, .. } => (State::InFlight, Some(consumer.clone())),
+                Holder::Held { consumer, .. } => (State::InFlight, Some(granted_by(consumer))),
                 _ => (State::Ready, None),
             };
             Listed {

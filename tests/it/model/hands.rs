@@ -1,6 +1,6 @@
 //! Steps that use no script: reading, renewing, and the effects of time and damage.
 
-use super::reference::{Delivery, Holder, Mark, encoded};
+use super::reference::{Delivery, HOLDS_LEASES, Holder, Mark, encoded};
 use super::run::{Run, Stop, same};
 use super::steps::CONSUMERS;
 use lisa_core::broker::{Read, SHORT_LEASES};
@@ -100,7 +100,10 @@ impl Run {
         let broker = self.relay.broker();
         let end = self.relay.now().plus(ms(lease)).get();
         let is_short = ms(lease) < topic.settings().lease;
-        let holder = if is_short { SHORT_LEASES } else { consumer };
+        let holder = match is_short {
+            true => SHORT_LEASES.to_owned(),
+            false => format!("{consumer}{HOLDS_LEASES}"),
+        };
         for (shard, reference) in topic.shards().zip(&mut self.shards) {
             for (g, group) in reference.names() {
                 let of_group = &mut reference.groups[g];
@@ -109,7 +112,7 @@ impl Run {
                     let chosen = ids.iter().any(|id| id == delivery.id.as_str());
                     if chosen && matches!(delivery.holder, Holder::Held { .. }) {
                         delivery.holder = Holder::Held {
-                            consumer: holder.to_owned(),
+                            consumer: holder.clone(),
                             mark: Mark::Pulled(end),
                             aged: false,
                         };
@@ -119,7 +122,7 @@ impl Run {
                 if entries.is_empty() {
                     continue;
                 }
-                of_group.consumers.insert(holder.to_owned());
+                of_group.consumers.insert(holder.clone());
                 let leased = broker.lease(&topic, shard, &group, consumer, &entries, ms(lease));
                 same("lease", leased.await?.held, entries)?;
             }

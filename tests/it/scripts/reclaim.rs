@@ -283,11 +283,12 @@ async fn any_consumer_extends_and_shortens_a_lease_and_none_revives_a_lost_one()
     long.lease = ms(3_600_000);
     let relay = Relay::with("reclaim", long).await;
     let read = relay.hold("a").await;
+    let holds = format!("{WORKER}-leases");
     for (time, holder) in [
-        (3_600_000, WORKER),
+        (3_600_000, &*holds),
         (1, SHORT_LEASES),
         (90_000, SHORT_LEASES),
-        (7_200_000, WORKER),
+        (7_200_000, &*holds),
     ] {
         assert_eq!(
             lease(&relay, &read, ms(time)).await.held,

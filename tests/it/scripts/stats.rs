@@ -1,11 +1,12 @@
 //! stats: every state and counter at one instant, and an error where a sum does not hold.
 
 use super::stage::{Asking, SHARD, Stage, groups, name, reject};
-use lisa_core::broker::{Retirement, Verdict};
+use lisa_core::broker::{Retirement, SHORT_LEASES, Verdict};
+use lisa_core::state::State;
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::{OnExpired, TopicSettings};
 use lisa_tests::Relay;
-use lisa_tests::relay::{START, message, ms, retry, settings};
+use lisa_tests::relay::{START, WORKER, message, ms, retry, settings};
 use redis::cmd;
 
 #[tokio::test]
@@ -417,5 +418,38 @@ async fn a_consumer_counts_while_it_reports_also_before_its_first_message() {
             .unwrap();
     }
     assert_eq!(consumers().await, 1);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn what_holds_a_delivery_with_a_lease_of_its_own_is_no_consumer() {
+    let relay = Relay::start("leases").await;
+    let (broker, topic, group) = (relay.broker(), relay.topic(), relay.group());
+    let counts = async || {
+        let group = relay.stats().await.groups.remove(0);
+        (group.consumers, group.in_flight)
+    };
+    let (long, short) = (relay.hold("long").await, relay.hold("short").await);
+    assert_eq!(counts().await, (1, 2), "it has just read");
+    let shard = topic.first_shard();
+    for (read, lease) in [(&long, ms(7_200_000)), (&short, ms(1))] {
+        let entries = [read.attempt.entry];
+        let leased = broker.lease(topic, shard, group, WORKER, &entries, lease);
+        assert_eq!(leased.await.unwrap().held, entries);
+    }
+    // A gateway that reads no longer removes its consumer, whatever its clients hold.
+    let dropped = broker.drop_consumer(topic, shard, group, WORKER).await;
+    assert!(dropped.unwrap());
+    assert_eq!(counts().await, (0, 2));
+    // The manager touches both.
+    relay
+        .age(long.attempt.entry, "worker-leases", settings().lease)
+        .await;
+    assert_eq!(relay.reclaim().await.held, 2);
+    assert_eq!(counts().await, (0, 2));
+    let page = broker.list(topic, group, State::InFlight, None, 10).await;
+    let holders = page.unwrap().items.into_iter().map(|item| item.consumer);
+    let expected = [WORKER, SHORT_LEASES].map(|name| Some(name.to_owned()));
+    assert_eq!(holders.collect::<Vec<_>>(), expected);
     relay.assert_conserved().await;
 }

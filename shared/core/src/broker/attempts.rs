@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::broker::pull::SHORT_LEASES;
+use crate::broker::pull::{SHORT_LEASES, granted_by};
 use crate::names::words;
 use crate::time::UnixMs;
 
@@ -60,7 +60,7 @@ impl FailedAttempt {
             outcome,
             consumer: Some(consumer)
                 .filter(|name| !name.is_empty() && *name != SHORT_LEASES)
-                .map(str::to_owned),
+                .map(|name| granted_by(name).to_owned()),
             error: parts.next()?.to_owned(),
         })
     }
@@ -86,6 +86,7 @@ mod tests {
         let stored = "rejected 2 no\0\
             20 rejected\tw-1\tno: tab\there\0\
             15 frozen\tw-1\tnew\0\
+            12 lease_expired\tw-2-leases\tover\0\
             10 lease_expired\tshort-leases\tthe lease of a pull ran out\0\
             odd";
         assert_eq!(error_in(stored), "rejected 2 no");
@@ -100,6 +101,7 @@ mod tests {
             attempts_in(stored),
             [
                 attempt(20, FailedOutcome::Rejected, Some("w-1"), "no: tab\there"),
+                attempt(12, FailedOutcome::LeaseExpired, Some("w-2"), "over"),
                 attempt(10, FailedOutcome::LeaseExpired, None, expired),
             ]
         );

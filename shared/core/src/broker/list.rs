@@ -8,6 +8,7 @@ use redis::{FromRedisValue, Value, from_redis_value};
 
 use crate::broker::attempts::error_in;
 use crate::broker::cursor::{Offset, TimedMember};
+use crate::broker::pull::granted_by;
 use crate::broker::reply::{Pending, Seen, command, decode, id_in, or_empty, utf8};
 use crate::broker::{
     After, Broker, BrokerError, Cursor, EntryPosition, InvalidCursor, Read, TopicHandle,
@@ -394,7 +395,7 @@ impl Broker {
         Ok(found.into_iter().map(|mut reads| reads.pop()).collect())
     }
 
-    /// Lists pending entries, each with the consumer that holds it.
+    /// Lists pending entries, each with the consumer that read it, or the process that granted its lease.
     pub(super) async fn pending(
         &self,
         ready: &Key,
@@ -407,7 +408,7 @@ impl Broker {
         let pending: Vec<Pending<String>> = or_empty(self.ask(range.arg(count)).await)?;
         let pending = pending.into_iter();
         Ok(pending
-            .map(|(entry, consumer, ..)| (entry, consumer))
+            .map(|(entry, holder, ..)| (entry, granted_by(&holder).to_owned()))
             .collect())
     }
 

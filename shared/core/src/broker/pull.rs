@@ -15,6 +15,17 @@ use crate::topic::{Group, Shard};
 /// The consumer that holds deliveries with a lease that is shorter than the topic's, so that they can be listed without
 /// those of other consumers.
 pub const SHORT_LEASES: &str = "short-leases";
+/// The end of the names of consumers that hold deliveries with a lease of their own and read nothing. A manager touches these
+/// deliveries in the name of their holder, so its name must not be that of a reader: the reader would count as present.
+const HOLDS: &str = "-leases";
+
+/// Returns the name of the process that granted a lease, or read a delivery, from that of the consumer that holds it.
+pub(super) fn granted_by(holder: &str) -> &str {
+    match holder {
+        SHORT_LEASES => holder,
+        _ => holder.strip_suffix(HOLDS).unwrap_or(holder),
+    }
+}
 
 /// The result of [`Broker::lease`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +40,8 @@ impl Broker {
     /// Sets a lease of their own for deliveries in flight, from now on, regardless of their holder. At its end they are charged
     /// an attempt.
     ///
-    /// `consumer` holds them from now on, unless the lease is shorter than the topic's: then [`SHORT_LEASES`] does.
+    /// From now on, a consumer named `consumer` and `-leases` holds them, unless the lease is shorter than the topic's: then
+    /// [`SHORT_LEASES`] does.
     ///
     /// # Errors
     /// [`BrokerError`]; some may already have the lease. Calling again is safe.
@@ -46,12 +58,15 @@ impl Broker {
         let until = self.now_at(topic, shard).plus(lease);
         let missing = topic.settings().lease.saturating_sub(lease);
         let is_short = !missing.is_zero();
-        let holder = if is_short { SHORT_LEASES } else { consumer };
+        let holder = match is_short {
+            true => SHORT_LEASES.to_owned(),
+            false => format!("{consumer}{HOLDS}"),
+        };
         let mut held = Vec::with_capacity(entries.len());
         for chunk in entries.chunks(MAX_BATCH) {
             let entries: Vec<String> = chunk.iter().map(EntryId::to_string).collect();
             let claim = command("XCLAIM", &keys.group.ready)
-                .arg(&[group.as_str(), holder, "0"])
+                .arg(&[group.as_str(), &holder, "0"])
                 .arg(entries);
             let claim = claim.arg("IDLE").arg(millis(missing));
             let claim = claim.arg("RETRYCOUNT").arg(until.get()).arg("JUSTID");

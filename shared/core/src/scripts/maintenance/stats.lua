@@ -11,6 +11,8 @@
 
 -- A consumer reports to its group every 10 s. One that has not reported for this long is gone, in ms.
 local SEEN = 30000
+-- The end of the names of consumers that only hold deliveries with a lease of their own: see broker/pull.rs.
+local HOLDS = '-leases'
 -- How many ordering keys to look at for the oldest parked message.
 local KEYS_LOOKED_AT = 8
 
@@ -30,7 +32,8 @@ local function readers(g)
   for _, row in ipairs(rows.err and {} or rows) do
     local consumer = named(row)
     held = held + consumer.pending
-    alive = alive + (consumer.idle <= SEEN and 1 or 0)
+    local reads = string.sub(consumer.name, -#HOLDS) ~= HOLDS
+    alive = alive + (reads and consumer.idle <= SEEN and 1 or 0)
   end
   return held, alive
 end
