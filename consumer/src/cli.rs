@@ -3,6 +3,8 @@
 //! Reads arguments and configuration, builds the sinks, and starts the library. Only the `stdout` sink writes to standard
 //! output; logs never do.
 
+mod programs;
+
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io::{self, BufRead, IsTerminal};
@@ -132,6 +134,7 @@ impl Cli {
             // Another process has its address.
             loaded.config.consumer.gateway = None;
         }
+        programs::prepare(&loaded.config);
         serve(Runtime::start("consumer", loaded.config)?, shared).await
     }
 }

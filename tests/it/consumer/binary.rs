@@ -1,6 +1,8 @@
 //! The binary: its output, the deliveries it returns, and the input it refuses.
 
 use super::*;
+use lisa_tests::Launch;
+use std::ffi::OsString;
 
 /// Runs the binary on a relay's topic with five handlers at once; `sink` and `more` are TOML.
 fn binary(relay: &Relay, server: &Server, sink: &str, more: &str) -> Process {
@@ -262,4 +264,59 @@ async fn a_sink_that_can_never_work_ends_the_start_with_78_and_takes_no_message(
     }
     let group = relay.stats().await.groups.remove(0);
     assert_eq!((group.ready, group.garbage), (1, 0));
+}
+
+/// The configuration of a consumer of a relay that runs this script of a shell for each delivery.
+fn running(relay: &Relay, script: &str) -> String {
+    format!(
+        r#"
+        namespace = "{}"
+        redis.url = "{}"
+        consumer.listen = "127.0.0.1:{}"
+        [[consumer.subscriptions]]
+        topic = "t"
+        group = "default"
+        sink = {{ type = "command", command = ["/bin/sh", "-c", {script:?}] }}
+        "#,
+        relay.broker().namespace(),
+        Server::shared().socket_url(),
+        lisa_tests::free_port(),
+    )
+}
+
+async fn acked(relay: &Relay, count: i64) {
+    eventually(SOON, async || match relay.stats().await.counters {
+        counters if counters.get("acked") == Some(&count) => Ok(()),
+        counters => Err(format!("{counters:?}")),
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_cannot_read_the_environment_of_its_consumer() {
+    let relay = relay("binary-environ").await;
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let program = Binary::Consumer.path();
+    // With one of these capabilities, a process may read any other. Root in a container usually has none of them.
+    let launch = match rustix::process::geteuid().is_root() {
+        true => {
+            let words = [
+                "--bounding-set=-sys_ptrace,-perfmon,-sys_admin".into(),
+                program.into(),
+                "run".into(),
+            ];
+            Launch::new("setpriv", words as [OsString; 3])
+        }
+        false => Launch::new(program, ["run"]),
+    };
+    let script = format!("cat /proc/$PPID/environ > {}; exit 0", out.display());
+    let launch = launch.config(&running(&relay, &script));
+    let mut process = launch.env("SECRET", "of the consumer").start();
+    relay.send(&[message("a", When::NOW)]).await;
+    acked(&relay, 1).await;
+    assert_eq!(std::fs::read_to_string(out).unwrap(), "");
+    process.sigterm();
+    assert_eq!(process.wait_exit(SOON).await.code(), Some(0));
+    relay.assert_drained().await;
 }
