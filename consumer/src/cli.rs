@@ -134,7 +134,7 @@ impl Cli {
             // Another process has its address.
             loaded.config.consumer.gateway = None;
         }
-        programs::prepare(&loaded.config);
+        programs::prepare(&loaded.config).await;
         serve(Runtime::start("consumer", loaded.config)?, shared).await
     }
 }

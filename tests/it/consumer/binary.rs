@@ -1,7 +1,7 @@
 //! The binary: its output, the deliveries it returns, and the input it refuses.
 
 use super::*;
-use lisa_tests::Launch;
+use lisa_tests::{Launch, Site};
 use std::ffi::OsString;
 
 /// Runs the binary on a relay's topic with five handlers at once; `sink` and `more` are TOML.
@@ -317,6 +317,62 @@ async fn a_program_cannot_read_the_environment_of_its_consumer() {
     acked(&relay, 1).await;
     assert_eq!(std::fs::read_to_string(out).unwrap(), "");
     process.sigterm();
+    assert_eq!(process.wait_exit(SOON).await.code(), Some(0));
+    relay.assert_drained().await;
+}
+
+/// The ids of the children of a process, dead ones that were not reaped included.
+fn children(of: u32) -> Vec<u32> {
+    let child = |entry: std::io::Result<std::fs::DirEntry>| {
+        let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?;
+        (parent == of.to_string()).then_some(pid)
+    };
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(child)
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_pid_1_a_consumer_reaps_what_its_programs_leave_behind() {
+    let own_pids = ["--pid", "--fork", "--kill-child"];
+    let tried = std::process::Command::new("unshare")
+        .args(own_pids)
+        .arg("true")
+        .output();
+    if !tried.is_ok_and(|output| output.status.success()) {
+        return Site::leave_out("needs unshare, and the right to start a process as PID 1");
+    }
+    let relay = relay("binary-init").await;
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let script = format!(
+        "while [ ! -e {} ]; do sleep 0.01; done & exit 0",
+        go.display()
+    );
+    let words = own_pids.map(OsString::from).into_iter();
+    let words = words.chain([Binary::Consumer.path().into(), "run".into()]);
+    let launch = Launch::new("unshare", words).config(&running(&relay, &script));
+    let mut process = launch.start();
+    let child = async || children(process.pid().unwrap()).pop().ok_or("none");
+    let init = eventually(SOON, child).await;
+    relay.send(&numbered(8)).await;
+    acked(&relay, 8).await;
+    let has = async |count: usize| {
+        eventually(SOON, async || match children(init) {
+            children if children.len() == count => Ok(()),
+            children => Err(format!("{children:?}")),
+        })
+        .await;
+    };
+    // The consumer itself is one.
+    has(9).await;
+    std::fs::write(go, "").unwrap();
+    has(1).await;
+    let init = rustix::process::Pid::from_raw(init.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(init, rustix::process::Signal::TERM).unwrap();
     assert_eq!(process.wait_exit(SOON).await.code(), Some(0));
     relay.assert_drained().await;
 }
