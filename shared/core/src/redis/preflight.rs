@@ -14,6 +14,8 @@ use super::{Connection, ConnectionError, ConnectionErrorKind, Script, Server};
 
 const OLDEST: (u64, u64) = (7, 0);
 const BEST_STREAM_NODE: &str = "20";
+/// The share of `maxclients` above which the connections of a server are a finding, in percent.
+const MOST_CONNECTIONS: u64 = 80;
 const SKEW_LIMIT: SignedDuration = SignedDuration::from_secs(1);
 
 /// The severity of a finding.
@@ -97,7 +99,8 @@ pub async fn check(
     Ok(findings)
 }
 
-/// Checks the settings that an operator may change while the server runs, with two requests to each server.
+/// Checks the settings that an operator may change while the server runs, and the room that they leave, with three requests to
+/// each server.
 ///
 /// # Errors
 ///
@@ -113,6 +116,8 @@ pub async fn check_settings(
         let found = eviction(&asker, needs.allow_eviction).await?;
         add(&mut findings, found.into_iter().collect());
         add(&mut findings, persistence(&asker, needs.append_only).await?);
+        let found = connections(&asker).await?;
+        add(&mut findings, found.into_iter().collect());
     }
     for finding in &mut findings {
         if finding.about == About::Server {
@@ -367,6 +372,24 @@ async fn eviction(asker: &Asker<'_>, allowed: bool) -> Result<Option<Finding>, C
         about: About::Eviction,
         ..finding(level, what, advice)
     }))
+}
+
+/// Checks whether the server will soon refuse connections, also those of operators.
+async fn connections(asker: &Asker<'_>) -> Result<Option<Finding>, ConnectionError> {
+    // A user that may not read INFO gets a finding about other sections.
+    let Ok(info) = asker.info("clients").await? else {
+        return Ok(None);
+    };
+    let number = |name| info.get(name).and_then(|number| number.parse::<u64>().ok());
+    let (Some(open), Some(limit)) = (number("connected_clients"), number("maxclients")) else {
+        return Ok(None);
+    };
+    // Without their number, so that it is logged once.
+    let what =
+        format!("more than {MOST_CONNECTIONS} % of maxclients ({limit}) connections are open");
+    let advice = "raise maxclients: a consumer needs one for each subscription and shard";
+    let is_near = open.saturating_mul(100) > limit.saturating_mul(MOST_CONNECTIONS);
+    Ok(is_near.then(|| finding(Level::Warn, what, advice)))
 }
 
 async fn persistence(

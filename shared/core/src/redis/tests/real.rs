@@ -456,6 +456,24 @@ async fn a_good_server_gives_no_reason_to_refuse() {
 }
 
 #[tokio::test]
+async fn a_server_that_will_soon_refuse_connections_is_found() {
+    let server = Server::start(&["--appendonly", "yes", "--maxclients", "10"]);
+    let mut connections = Vec::new();
+    let mut found = Vec::new();
+    for _ in 0..9 {
+        let connection = quick_connection(server.url());
+        connection.wait_up(SOON).await.unwrap();
+        let needs = Needs::default();
+        let checked = preflight::check_settings(&connection, &needs, SOON).await;
+        found.push(checked.unwrap().pop().map(|finding| finding.what));
+        connections.push(connection);
+    }
+    let expected = "more than 80 % of maxclients (10) connections are open";
+    assert_eq!(found[4], None);
+    assert_eq!(found[8].as_deref(), Some(expected));
+}
+
+#[tokio::test]
 async fn all_problems_of_a_server_are_found_in_one_check() {
     let server = Server::start(&["--maxmemory-policy", "allkeys-lru"]);
     let admin = quick_connection(server.url());
