@@ -8,6 +8,7 @@ mod browsers;
 mod budget;
 mod crowds;
 mod framing;
+mod halves;
 mod heads;
 mod logs;
 mod tokens;

@@ -15,7 +15,7 @@ use lisa_core::fields::Reader;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::http::batch::names;
 use lisa_service::http::body::read_limited;
-use lisa_service::http::{Problem, ProblemCode, read_fields};
+use lisa_service::http::{Problem, ProblemCode, ends_with_client, read_fields};
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until};
 use utoipa::ToSchema;
@@ -152,6 +152,8 @@ pub(super) async fn take(
     group: &Group,
     options: &PullOptions,
 ) -> Result<Option<Taken>, Problem> {
+    // A message must not be taken for a client that is gone, and a half close may be of one.
+    ends_with_client();
     let key = gateway.key()?;
     let _seat = gateway.admit()?;
     let group = gateway.group(topic.name(), group);

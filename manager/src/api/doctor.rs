@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, State as With};
 use lisa_core::broker::Checkup;
 use lisa_core::topic::Topic;
-use lisa_service::http::{Problem, ProblemCode};
+use lisa_service::http::{Problem, ProblemCode, ends_with_client};
 
 use super::{Api, invalid};
 use crate::operations::audit::{self, Action};
@@ -37,7 +37,8 @@ async fn checkup(api: &Api, topic: &str, repair: bool) -> Result<Json<Checkup>, 
     let topic = topic
         .parse::<Topic>()
         .map_err(|error| invalid("topic", &error))?;
-    // An examination is much work for Redis. It ends when its client disconnects.
+    // An examination is much work for Redis.
+    ends_with_client();
     let Some(_lock) = api.examinations.try_lock() else {
         let detail = "another examination is running in this process; retry later";
         return Err(Problem::new(ProblemCode::Busy, detail));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, State as With};
 use lisa_core::broker::{EventCursor, TailOptions, TailStart};
-use lisa_service::http::Problem;
+use lisa_service::http::{Problem, ends_with_client};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
@@ -54,6 +54,10 @@ pub(super) async fn list(
     let mut cursor = value::<EventCursor>("cursor", query.cursor.as_ref())?;
     let name = topic;
     let until = Instant::now() + wait;
+    if !wait.is_zero() {
+        // It has one of few slots.
+        ends_with_client();
+    }
     let is_first = cursor.is_none();
     loop {
         // The topic may have new groups and shards.

@@ -5,8 +5,8 @@ use axum::extract::{Path, State as With};
 use axum::response::Response;
 use lisa_core::broker::Outcome;
 use lisa_core::topic::Topic;
-use lisa_service::http::ProblemCode;
 use lisa_service::http::auth::Scope;
+use lisa_service::http::{ProblemCode, ends_with_client};
 use maud::{Markup, html};
 
 use super::Dashboard;
@@ -167,7 +167,8 @@ pub(super) async fn run(
         _ => return Err(unknown(&verb)),
     };
     let examinations = &dashboard.0.parts.examinations;
-    // An examination is much work for Redis. It ends when its client disconnects.
+    // An examination is much work for Redis.
+    ends_with_client();
     let Some(_lock) = examinations.try_lock() else {
         let detail = "another examination is running in this process; retry later";
         return Err(Failure::new(ProblemCode::Busy, detail));

@@ -26,6 +26,7 @@ pub use problem::{Problem, ProblemCode};
 pub use reads::Reads;
 pub use serve::serve;
 pub use socket::Socket;
+pub use stream::ends_with_client;
 
 /// The limits of one listener.
 #[derive(Clone, Copy, Debug)]

@@ -6,6 +6,8 @@ use lisa_tests::http::Reply;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// The programs of a test, on a private server.
 pub(super) struct Site {
@@ -380,6 +382,37 @@ async fn clients_that_vanish_lose_no_message() {
         acked += 1;
     }
     site.assert_drained("t").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_whose_client_closes_its_side_ends_at_once_and_takes_nothing() {
+    let site = Site::start("[topics.t]", "").await;
+    let mut halves = Vec::new();
+    for _ in 0..20 {
+        let mut stream = TcpStream::connect(site.api(0).address())
+            .await
+            .expect("connected");
+        let body = r#"{"wait": "30s"}"#;
+        let request = format!(
+            "POST /v1/topics/t/groups/default/pull HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        halves.push(stream);
+    }
+    eventually(SOON, async || waiting(site.api(0), 20).await).await;
+    for stream in &mut halves {
+        stream.shutdown().await.expect("half closed");
+    }
+    eventually(SOON, async || waiting(site.api(0), 0).await).await;
+    site.send("t", &[], "x").await;
+    let delivery = pull_one(site.api(1), "t", "60s").await;
+    assert_eq!(delivery["attempt"], 1);
+    for mut stream in halves {
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.expect("closed");
+        assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -192,13 +192,14 @@ async fn connection(
         return;
     }
     let exchange = Arc::new(Exchange::default());
-    let stream = Stream::new(tcp, exchange.clone(), limits);
-    let leaving = exchange.clone();
+    let tcp = Arc::new(tcp);
+    let stream = Stream::new(tcp.clone(), exchange.clone(), limits);
+    let state = exchange.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let busy = exchange.begin();
         let mut request = request.map(|body| Upload::wrap(body, &exchange));
         request.extensions_mut().insert(ConnectInfo(peer));
-        let answer = router.clone().oneshot(request);
+        let answer = exchange.clone().scope(router.clone().oneshot(request));
         async move {
             let answer = answer.await;
             answer.map(|response| response.map(|body| Download::new(body, busy)))
@@ -207,19 +208,30 @@ async fn connection(
     let largest_head = limits.max_header_bytes.saturating_mul(HEAD_SLACK);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
+        .half_close(true)
         .header_read_timeout(limits.idle_timeout)
         .max_buf_size(largest_head.max(8 * 1024))
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        others_wait = leave => {
-            if others_wait.is_ok() {
-                leaving.hurry();
+    let served = async {
+        tokio::select! {
+            ended = connection.as_mut() => ended,
+            others_wait = leave => {
+                if others_wait.is_ok() {
+                    state.hurry();
+                }
+                connection.as_mut().graceful_shutdown();
+                connection.await
             }
-            connection.as_mut().graceful_shutdown();
-            connection.await
         }
+    };
+    let ended = tokio::select! {
+        biased;
+        () = state.abandoned(&tcp) => {
+            tracing::debug!(%peer, "the client closed its side of the connection");
+            return;
+        }
+        ended = served => ended,
     };
     if let Err(error) = ended {
         tracing::debug!(%peer, %error, "connection ended");

@@ -1,8 +1,11 @@
-//! The TCP side of one connection: time limits for heads and writes, and a lingering close.
+//! The TCP side of one connection: time limits for heads and writes, clients that leave, and a lingering close.
 //!
 //! hyper has one timer for both the idle time and the head of a request; this module separates the two. hyper also closes a
 //! socket that still has unread bytes. Then the kernel sends a reset, which can overtake the response. This module discards
 //! the unread bytes first.
+//!
+//! A client may close its side after a request and still wait for the response. TCP shows no difference to a client that has
+//! left, so the route decides: [`ends_with_client`].
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -13,8 +16,10 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, Incoming, SizeHint};
+use rustix::net::{Shutdown, shutdown};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::time::Sleep;
 
 use super::HttpLimits;
@@ -25,6 +30,21 @@ const LINGER_BUFFER: usize = 16 * 1024;
 /// The bytes of the response that a client must read in each turn while others wait for its slot.
 const HURRIED_PART: usize = 256 * 1024;
 
+tokio::task_local! {
+    /// The exchange of the request that is being answered.
+    static EXCHANGE: Arc<Exchange>;
+}
+
+/// Ends the request being answered, and its connection, once the client closes its side: nobody may wait for the response.
+///
+/// For a request that holds something until its client leaves, or that takes long. Any other request is answered.
+pub fn ends_with_client() {
+    let _ = EXCHANGE.try_with(|exchange| {
+        exchange.ends_with_client.store(true, Ordering::Relaxed);
+        exchange.watch.notify_one();
+    });
+}
+
 /// The state of the requests on a stream.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
@@ -32,6 +52,9 @@ pub(super) struct Exchange {
     busy: AtomicBool,
     unread: AtomicBool,
     hurried: AtomicBool,
+    ends_with_client: AtomicBool,
+    /// Notified when the current request begins to end with its client.
+    watch: Notify,
 }
 
 /// A guard that lives from the head of a request to the last byte of its response.
@@ -46,6 +69,23 @@ impl Exchange {
         Busy(self.clone())
     }
 
+    /// Runs the answer to the current request.
+    pub(super) fn scope<F: Future>(self: Arc<Self>, answer: F) -> impl Future<Output = F::Output> {
+        EXCHANGE.scope(self, answer)
+    }
+
+    /// Waits until the client has closed its side during a request that ends with it.
+    pub(super) async fn abandoned(&self, tcp: &TcpStream) {
+        loop {
+            self.watch.notified().await;
+            // Bytes are of a further request, which hides the end of the stream: then the current one is answered.
+            let end = tcp.peek(&mut [0]).await;
+            if !matches!(end, Ok(1)) && self.ends_with_client.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+    }
+
     /// Limits the time of the current response, because other clients wait for the slot of this connection.
     pub(super) fn hurry(&self) {
         self.hurried.store(true, Ordering::Relaxed);
@@ -55,13 +95,15 @@ impl Exchange {
 impl Drop for Busy {
     fn drop(&mut self) {
         self.0.busy.store(false, Ordering::Relaxed);
+        self.0.ends_with_client.store(false, Ordering::Relaxed);
     }
 }
 
 /// A TCP socket with time limits.
 #[derive(Debug)]
 pub(super) struct Stream {
-    tcp: TcpStream,
+    /// Shared with [`Exchange::abandoned`].
+    tcp: Arc<TcpStream>,
     exchange: Arc<Exchange>,
     limits: HttpLimits,
     /// The timer that runs while a head is received.
@@ -79,7 +121,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(tcp: TcpStream, exchange: Arc<Exchange>, limits: HttpLimits) -> Self {
+    pub(super) fn new(tcp: Arc<TcpStream>, exchange: Arc<Exchange>, limits: HttpLimits) -> Self {
         Self {
             tcp,
             exchange,
@@ -90,6 +132,34 @@ impl Stream {
             taken: 0,
             hurried: false,
             linger: None,
+        }
+    }
+
+    fn poll_receive(
+        tcp: &TcpStream,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(tcp.poll_read_ready(cx))?;
+            match tcp.try_read_buf(buf) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                outcome => return Poll::Ready(outcome.map(drop)),
+            }
+        }
+    }
+
+    fn poll_send(
+        &self,
+        cx: &mut Context<'_>,
+        send: impl Fn(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.tcp.poll_write_ready(cx))?;
+            match send(&self.tcp) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                outcome => return Poll::Ready(outcome),
+            }
         }
     }
 
@@ -139,7 +209,7 @@ impl AsyncRead for Stream {
             this.head = None;
         }
         let before = buf.filled().len();
-        let outcome = Pin::new(&mut this.tcp).poll_read(cx, buf);
+        let outcome = Self::poll_receive(&this.tcp, cx, buf);
         if outcome.is_ready() {
             let got_bytes = buf.filled().len() > before;
             let idle = !this.exchange.busy.load(Ordering::Relaxed);
@@ -162,7 +232,7 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.tcp).poll_write(cx, data);
+        let outcome = self.poll_send(cx, |tcp| tcp.try_write(data));
         self.watch_write(cx, data.len(), outcome)
     }
 
@@ -171,23 +241,23 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         data: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.tcp).poll_write_vectored(cx, data);
+        let outcome = self.poll_send(cx, |tcp| tcp.try_write_vectored(data));
         let bytes = data.iter().map(|part| part.len()).sum();
         self.watch_write(cx, bytes, outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.tcp.is_write_vectored()
+        true
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.linger.is_none() {
-            ready!(Pin::new(&mut this.tcp).poll_shutdown(cx))?;
+            shutdown(&*this.tcp, Shutdown::Write)?;
             if !this.exchange.unread.load(Ordering::Relaxed) {
                 return Poll::Ready(Ok(()));
             }
@@ -203,7 +273,7 @@ impl AsyncWrite for Stream {
                 return Poll::Ready(Ok(()));
             }
             let mut buf = ReadBuf::new(&mut rest);
-            ready!(Pin::new(&mut this.tcp).poll_read(cx, &mut buf))?;
+            ready!(Self::poll_receive(&this.tcp, cx, &mut buf))?;
             if buf.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
