@@ -34,7 +34,7 @@ use lisa_service::http::auth::{Admitted, Scope, Token, TokenSet};
 use lisa_service::http::body::{BodyLimits, Reservation, read_reserved};
 use lisa_service::http::json::{FEW, object};
 use lisa_service::http::share::Shares;
-use lisa_service::http::{Problem, unknown_route};
+use lisa_service::http::{Problem, SQS_ROUTES, check_coding, unknown_route};
 use serde::de::DeserializeOwned;
 
 use super::Gateway;
@@ -155,9 +155,9 @@ pub(super) fn routes(gateway: &Gateway, options: &Arc<SqsOptions>, tokens: &Toke
     // The dashboard may share the listener, and is at `GET /`.
     let root = post(handle).fallback(handle);
     Router::new()
-        .route("/", root)
-        .route("/{account}/{queue}", any(handle_queue))
-        .route("/{account}/{queue}/", any(handle_queue))
+        .route(SQS_ROUTES[0], root)
+        .route(SQS_ROUTES[1], any(handle_queue))
+        .route(SQS_ROUTES[2], any(handle_queue))
         .with_state(Arc::new(service))
 }
 
@@ -232,6 +232,8 @@ async fn admit<'a>(
         let message = format!("The header Content-Type must be {MEDIA_TYPE}.");
         return Err(SqsError::new(Kind::SerializationException, message));
     }
+    check_coding(headers)
+        .map_err(|problem| SqsError::new(Kind::SerializationException, problem.detail()))?;
     let authorization = Authorization::read(headers);
     let (token, authorization) = match service.tokens.is_empty() {
         // Unsigned requests, and those with any signature, are as good.

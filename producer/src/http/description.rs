@@ -234,6 +234,10 @@ fn responses(route: &mut Value) {
     if takes_body {
         common.push(("408", "timeout: the body was not received in time"));
         common.push(("413", "too_large: the body exceeds its limit"));
+        common.push((
+            "415",
+            "unsupported_media_type: the body has a Content-Encoding other than identity",
+        ));
     }
     let Some(responses) = route.get_mut("responses").and_then(Value::as_object_mut) else {
         return;

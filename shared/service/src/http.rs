@@ -21,7 +21,7 @@ use std::time::Duration;
 
 pub use cross_site::{CrossSite, HostName, InvalidHostName, InvalidOrigin, Origin};
 pub use fields::read_fields;
-pub use guard::unknown_route;
+pub use guard::{SQS_ROUTES, check_coding, unknown_route};
 pub use problem::{Problem, ProblemCode};
 pub use reads::Reads;
 pub use serve::serve;

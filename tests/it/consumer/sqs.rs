@@ -58,6 +58,30 @@ async fn call(api: &Api, action: &str, body: Value) -> Answer {
     send_request(request.body(body.to_string())).await
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_with_a_content_coding_is_refused_as_sqs_does() {
+    let site = Site::start("[topics.t]", "consumer.gateway.sqs = true").await;
+    let pull = "/v1/topics/t/groups/default/pull";
+    let pull = site.api(0).request(Method::POST, pull).body("{}");
+    let pull = pull.header("content-encoding", "gzip").send().await;
+    assert_eq!(pull.expect("an answer").status(), 415);
+    for (coding, is_sent) in [("gzip", false), ("identity", true)] {
+        let body = of("t", json!({"MessageBody": "x"}));
+        let request = site.api(0).request(Method::POST, "/");
+        let request = request.header("content-type", JSON);
+        let request = request.header("content-encoding", coding);
+        let request = request.header("x-amz-target", "AmazonSQS.SendMessage");
+        let answer = send_request(request.body(body.to_string())).await;
+        match is_sent {
+            true => drop(answer.ok()),
+            false => {
+                let message = answer.fails("SerializationException");
+                assert!(message.contains("Content-Encoding"), "{message}");
+            }
+        }
+    }
+}
+
 /// Adds the address of a queue to a body.
 fn of(queue: &str, mut body: Value) -> Value {
     body["QueueUrl"] = json!(format!("http://localhost/000000000000/{queue}"));

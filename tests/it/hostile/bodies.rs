@@ -1,5 +1,6 @@
 //! Bodies that are too large, too slow, or have no end.
 
+use super::tokens::routes;
 use super::victim::MESSAGES;
 use super::{SOON, Victim};
 use futures_util::future::join_all;
@@ -201,6 +202,32 @@ async fn a_declared_length_beyond_the_limit_is_refused_before_a_byte_of_it() {
 }
 
 /// Includes the array of an object's members in their order, which a parser may take for the object.
+#[tokio::test]
+async fn a_body_with_a_content_coding_is_refused_at_every_route() {
+    let victim = Victim::combined().await;
+    let description = victim.api.get_json("/openapi.json").await;
+    let refused = [("gzip", true), ("identity, br", true), ("identity", false)];
+    for (method, path) in routes(&description) {
+        for (coding, is_refused) in refused {
+            let request = victim.api.request(method.clone(), &path);
+            let request = request.header("Content-Encoding", coding);
+            let reply = request.body("{}").send().await.expect("an answer");
+            let accepted = reply.headers().get("accept-encoding").cloned();
+            let status = reply.status().as_u16();
+            let text = reply.text().await.expect("an answer");
+            assert_eq!(
+                status == 415,
+                is_refused,
+                "{method} {path} {coding}: {text}"
+            );
+            if is_refused {
+                assert!(text.contains("unsupported_media_type"), "{text}");
+                assert_eq!(accepted.expect("the header"), "identity");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_body_that_is_no_object_changes_nothing_on_any_route() {
     let victim = Victim::combined().await;

@@ -7,13 +7,13 @@ use std::any::Any;
 use std::panic::AssertUnwindSafe;
 
 use axum::Router;
-use axum::body::to_bytes;
+use axum::body::{HttpBody, to_bytes};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{
-    ALLOW, CONNECTION, CONTENT_TYPE, HOST, RETRY_AFTER, TRANSFER_ENCODING, WWW_AUTHENTICATE,
-    X_CONTENT_TYPE_OPTIONS,
+    ACCEPT_ENCODING, ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, RETRY_AFTER,
+    TRANSFER_ENCODING, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderValue, Method, Uri, Version};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -30,6 +30,9 @@ use crate::supervise::panic_text;
 
 /// The longest plain-text error of the framework that becomes the detail of a problem, in bytes.
 const MAX_DETAIL: usize = 8 * 1024;
+
+/// The routes of SQS clients. Their handler calls [`check_coding`] itself, because errors of SQS have another format.
+pub const SQS_ROUTES: [&str; 3] = ["/", "/{account}/{queue}", "/{account}/{queue}/"];
 
 /// The route label of requests that match no route: paths sent by strangers never become labels.
 const NO_ROUTE: &str = "none";
@@ -76,8 +79,34 @@ impl Guard {
                 "the server is shutting down",
             ));
         }
-        self.cross_site.refusal(request, route)
+        if let Some(problem) = self.cross_site.refusal(request, route) {
+            return Some(problem);
+        }
+        if request.body().is_end_stream() || SQS_ROUTES.contains(&route) {
+            return None;
+        }
+        check_coding(request.headers()).err()
     }
+}
+
+/// Checks that a body has no content coding. Lisa decodes none: the receiver would get compressed bytes under the
+/// `Content-Type` of what they are without compression.
+///
+/// # Errors
+/// The problem `unsupported_media_type`.
+pub fn check_coding(headers: &HeaderMap) -> Result<(), Problem> {
+    let values = headers.get_all(CONTENT_ENCODING).into_iter();
+    let mut codings = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let is_identity = |coding: &[u8]| {
+        let coding = coding.trim_ascii();
+        coding.is_empty() || coding.eq_ignore_ascii_case(b"identity")
+    };
+    if codings.all(is_identity) {
+        return Ok(());
+    }
+    let why = "allowed is only `identity`: bodies are not decompressed";
+    let detail = format!("Content-Encoding: {why}");
+    Err(Problem::new(ProblemCode::UnsupportedMediaType, detail).error("Content-Encoding", why))
 }
 
 /// Returns true if the end of the body is unambiguous. hyper also accepts chunks within chunks, which a proxy may interpret
@@ -126,6 +155,10 @@ async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Resp
     }
     .instrument(span.clone())
     .await;
+    if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+        let identity = HeaderValue::from_static("identity");
+        response.headers_mut().insert(ACCEPT_ENCODING, identity);
+    }
     if is_last || guard.draining.is_cancelled() {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(CONNECTION, close);
@@ -222,4 +255,32 @@ async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
         uri.path()
     );
     Problem::new(ProblemCode::MethodNotAllowed, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_identity_coding_is_accepted() {
+        let check = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(CONTENT_ENCODING, HeaderValue::from_static(value));
+            }
+            check_coding(&headers).is_ok()
+        };
+        for accepted in [&[][..], &["identity"], &["Identity, identity"], &["", " "]] {
+            assert!(check(accepted), "{accepted:?}");
+        }
+        for refused in [
+            &["gzip"][..],
+            &["identity", "gzip"],
+            &["identity, br"],
+            &["aws-chunked"],
+            &["*"],
+        ] {
+            assert!(!check(refused), "{refused:?}");
+        }
+    }
 }
