@@ -102,7 +102,8 @@ fn text_or_base64(payload: &Bytes) -> (Option<String>, Option<String>) {
 /// The outcome of a cancel.
 const CANCELLED: &str = "cancelled";
 
-/// A cancelled message with its headers and payload, which are absent if this was a repeat.
+/// A cancelled message with its headers and payload, which are absent if this was a repeat, or if the token lacks the scope
+/// `read`.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Cancelled<'a> {
     id: &'a str,

@@ -12,6 +12,7 @@ use lisa_core::fields;
 use lisa_core::fields::{Reader, Value as _};
 use lisa_core::state::RescheduleOutcome;
 use lisa_core::time::{UnixMs, When};
+use lisa_service::http::auth::may_read;
 use lisa_service::http::body::{BodyError, read_limited};
 use lisa_service::http::{Problem, ProblemCode, read_fields};
 use serde_json::Value;
@@ -108,6 +109,8 @@ pub(super) async fn get_message(
 }
 
 /// Cancels a message that is not ready, in flight or in garbage. A repeat also succeeds, without the payload.
+///
+/// Only a token that also has the scope `read` gets the payload and the headers of the message.
 #[utoipa::path(
     delete, operation_id = "cancel_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(
@@ -130,6 +133,7 @@ pub(super) async fn cancel(
     let cancelled = api.producer.cancel(&topic, message).await;
     match cancelled.map_err(|error| api.problem(error))? {
         CancelOutcome::Cancelled { record, in_garbage } => {
+            let record = record.filter(|_| may_read());
             Ok(Json(Cancelled::new(&id, &topic, record, in_garbage)).into_response())
         }
         CancelOutcome::InFlight => Err(in_flight(&id)),

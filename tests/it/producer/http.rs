@@ -414,12 +414,13 @@ async fn a_message_in_flight_names_its_consumer() {
 
 #[tokio::test]
 async fn a_token_does_what_its_scopes_allow() {
-    // The hashes of "s" and "r".
+    // The hashes of "s", "r" and "b".
     let tokens = r#"
 [auth]
 tokens = [
     { name = "sender", sha256 = "043a718774c572bd8a25adbeb1bfcd5c0256ae11cecf9f9c3f925d0e52beaf89", scopes = ["send"] },
     { name = "reader", sha256 = "454349e422f05297191ead13e21d3db520e5abef52055e4964b82fb213f593a1", scopes = ["read"] },
+    { name = "both", sha256 = "3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d", scopes = ["send", "read"] },
 ]
 "#;
     let service = Service::shared("scopes", tokens).await;
@@ -457,10 +458,21 @@ tokens = [
         .call(Method::POST, batch, &json!([{ "payload": 1 }]))
         .await
         .expect(200);
-    sender
-        .call(Method::DELETE, path, &Value::Null)
+    // A payload needs the scope `read`, also from a cancel.
+    let cancel = async |api: &Api| {
+        let cancelled = api.call(Method::DELETE, path, &Value::Null).await;
+        let cancelled = cancelled.expect(200).json();
+        assert_eq!(cancelled["outcome"], "cancelled");
+        (cancelled["payload"].clone(), cancelled["headers"].clone())
+    };
+    assert_eq!(cancel(&sender).await, (Value::Null, Value::Null));
+    let both = service.api.clone().token("b");
+    let again = [("Lisa-Id", "a"), ("Lisa-Even-If-Cancelled", "true")];
+    both.send("t", "x", &[&again[..], &[("Lisa-Delay", "1h")]].concat())
         .await
-        .expect(200);
+        .expect(202);
+    let (payload, headers) = cancel(&both).await;
+    assert!(payload == "x" && headers.is_object(), "{payload} {headers}");
 }
 
 #[tokio::test]
