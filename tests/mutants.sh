@@ -94,6 +94,11 @@ the end of an old id kept by send|send.lua|redis.call('ZREM', TOMB, unpack(renew
 a batch overwrites what is stored|send.lua|    if stored[i] or tombs[i] or ARGV|    if tombs[i] or ARGV
 a batch ignores tombstones|send.lua|    if stored[i] or tombs[i] or ARGV|    if stored[i] or ARGV
 a batch replaces nothing|send.lua|tombs[i] or ARGV[at + 7] ~= '' then|tombs[i] then
+a replacement makes its shard general|send.lua|        if item.key ~= '' or scope or item.priority ~= 0 or item.ttl ~= 0 then\n          become_general()|        if true then\n          become_general()
+a refused message makes its shard general|send.lua|if conf.class ~= 'plain' then\n  open_window()\nend|become_general()
+a stored message leaves its shard plain|send.lua|item.ttl ~= 0 then\n          become_general()|item.ttl ~= 0 then
+a batch leaves its shard plain|send.lua|    become_general()\n    size.meta|    size.meta
+a shard becomes general without a window|send.lua|'class', 'general')\n    open_window()|'class', 'general')
 a batch ignores the limits|send.lua|conf.closed or max_messages or max_bytes then|conf.closed then
 a batch is not merged with itself|send.lua|      if is_scope[scope] then|      if false then
 a batch is not merged with others|send.lua|      if id then\n        return false|      if false then\n        return false

@@ -27,13 +27,12 @@ async fn class(stage: &Stage) -> String {
 
 #[tokio::test]
 async fn any_option_of_a_message_makes_the_topic_general() {
-    let asking: [fn(PreparedMessage) -> PreparedMessage; 6] = [
+    let asking: [fn(PreparedMessage) -> PreparedMessage; 5] = [
         |m| m.key("k"),
         |m| m.merge("x"),
         |m| m.priority(-1),
         |m| m.ttl(1),
         |m| m.expires(60_000),
-        |m| m.replacing("old"),
     ];
     for ask in asking {
         let stage = Stage::of(&["a"]).await;
@@ -44,6 +43,38 @@ async fn any_option_of_a_message_makes_the_topic_general() {
         assert_eq!(stage.stats().await.class, "general");
         stage.assert_whole().await;
     }
+}
+
+#[tokio::test]
+async fn a_message_that_only_replaces_another_or_is_refused_leaves_the_topic_plain() {
+    let stage = Stage::of(&["a"]).await;
+    stage.send(&[message("old", ms(9))]).await;
+    let items = [
+        message("m1", ms(9)).replacing("nobody"),
+        message("m2", ms(9))
+            .replacing("nobody")
+            .key("k")
+            .priority(1),
+        message("m3", ms(9)).replacing("old"),
+    ];
+    for item in items {
+        stage.send(&[item]).await;
+        assert_eq!(class(&stage).await, "plain");
+        assert_eq!(stage.conf("window").await, None);
+        stage.assert_whole().await;
+    }
+    assert_eq!(
+        stage.states().await,
+        ["tomb old cancelled@0", "waiting m3@9"]
+    );
+    // In one call with a message that is stored, the refused one changes nothing either.
+    let call = [
+        message("m4", ms(9)),
+        message("m5", ms(9)).replacing("nobody").priority(1),
+    ];
+    stage.send(&call).await;
+    assert_eq!(class(&stage).await, "plain");
+    stage.assert_whole().await;
 }
 
 #[tokio::test]

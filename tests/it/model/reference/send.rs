@@ -11,6 +11,14 @@ use lisa_core::topic::Merge;
 /// The bytes of each remembered id that count against the limit of a topic.
 const TOMB_BYTES: u64 = 128;
 
+/// The script that runs.
+#[derive(Clone, Copy)]
+struct Script {
+    is_general: bool,
+    /// The window that the messages of the call bring with them.
+    window: Option<u64>,
+}
+
 /// A message on its way, as the script gets it.
 struct Item<'a> {
     id: &'a MessageId,
@@ -52,7 +60,11 @@ impl<'a> Item<'a> {
     }
 
     fn is_plain(&self) -> bool {
-        !self.is_ranked() && self.key.is_empty() && self.ttl == 0 && self.replace.is_none()
+        !self.uses_features() && self.replace.is_none()
+    }
+
+    fn uses_features(&self) -> bool {
+        self.is_ranked() || !self.key.is_empty() || self.ttl != 0
     }
 
     fn scope(&self) -> Option<(String, String)> {
@@ -83,9 +95,13 @@ impl Reference {
             item.even_if_cancelled &= !replaced.contains(&item.id);
         }
         let now = self.begin(clock, 20);
-        self.general |= !items.iter().all(Item::is_plain);
-        if items.iter().any(Item::is_ranked) && self.rules.max_ready.is_none() {
-            self.window.get_or_insert(self.rules.window);
+        let brings_window = items.iter().any(Item::is_ranked) && self.rules.max_ready.is_none();
+        let script = Script {
+            is_general: self.general || !items.iter().all(Item::is_plain),
+            window: brings_window.then_some(self.rules.window),
+        };
+        if self.general {
+            self.window = self.window.or(script.window);
         }
         // A batch with such an item is sent in parts.
         let most = items.iter().map(|item| match item {
@@ -95,7 +111,9 @@ impl Reference {
         });
         let most = most.min().unwrap_or(1).max(1);
         let parts = items.chunks(most);
-        let sent: Vec<_> = parts.flat_map(|items| self.send_part(now, items)).collect();
+        let sent: Vec<_> = parts
+            .flat_map(|items| self.send_part(now, script, items))
+            .collect();
         self.last_time = Some(now);
         let moves = |item: &Item<'_>| !item.merge.is_empty() || item.replace.is_some();
         let moved = items.iter().any(moves);
@@ -104,7 +122,7 @@ impl Reference {
     }
 
     /// Sends the items of one call of the script.
-    fn send_part(&mut self, now: u64, items: &[Item<'_>]) -> Vec<Accepted> {
+    fn send_part(&mut self, now: u64, script: Script, items: &[Item<'_>]) -> Vec<Accepted> {
         // All ids are looked up at once.
         let known: Vec<_> = items.iter().map(|item| self.known(item.id)).collect();
         let sent = items
@@ -127,7 +145,7 @@ impl Reference {
                         ..accepted(SendOutcome::Duplicate, item.id, due)
                     }
                 }
-                None => self.send_one(now, item),
+                None => self.send_one(now, script, item),
             });
         let sent: Vec<_> = sent.collect();
         // An id whose end is no longer remembered is a new one.
@@ -164,9 +182,9 @@ impl Reference {
         (*time >= self.oldest_tombstone()).then_some(Some(*end))
     }
 
-    fn send_one(&mut self, now: u64, item: &Item<'_>) -> Accepted {
+    fn send_one(&mut self, now: u64, script: Script, item: &Item<'_>) -> Accepted {
         let due = item.when.due(UnixMs::new(now)).get();
-        if !self.general {
+        if !script.is_general {
             self.store(item, due);
             if due > now || self.paused {
                 self.look_at(due);
@@ -206,6 +224,11 @@ impl Reference {
         }
         if self.is_full(item, target.as_ref()) {
             return accepted(SendOutcome::Full, item.id, None);
+        }
+        // Only what is stored makes the topic general, and a replacement alone does not.
+        if !self.general && item.uses_features() {
+            self.general = true;
+            self.window = self.window.or(script.window);
         }
         if let Some(old) = replaced {
             self.cancel_found(old);

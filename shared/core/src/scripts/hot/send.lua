@@ -54,12 +54,22 @@ local function recount_tombs()
   end
 end
 
-if conf.class == 'plain' then
-  redis.call('HSET', CONF, 'class', 'general')
+local function open_window()
+  if windowed and not window then
+    window, conf.window = tonumber(default_window), default_window
+    redis.call('HSET', CONF, 'window', window)
+  end
 end
-if windowed and not window then
-  window, conf.window = tonumber(default_window), default_window
-  redis.call('HSET', CONF, 'window', window)
+-- Called for a message that uses a feature and is stored: one that is refused costs its shard nothing.
+local function become_general()
+  if conf.class == 'plain' then
+    conf.class = 'general'
+    redis.call('HSET', CONF, 'class', 'general')
+    open_window()
+  end
+end
+if conf.class ~= 'plain' then
+  open_window()
 end
 
 local reply = {'sent', now}
@@ -229,6 +239,7 @@ local function store_all()
   end
   count('accepted', n)
   if #packed > 0 then
+    become_general()
     size.meta = size.meta + hset_all(META, size.meta, packed)
   end
   if #indexed > 0 then
@@ -300,6 +311,9 @@ local function store_each()
         or not has_room(#item.record + (replaced and TOMB_BYTES - room * replaced.bytes or 0)) then
         answer('full', 0, item.id)
       else
+        if item.key ~= '' or scope or item.priority ~= 0 or item.ttl ~= 0 then
+          become_general()
+        end
         if replaced then
           cancel(item.replaces)
           count_stored = count_stored - room
