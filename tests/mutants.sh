@@ -99,6 +99,7 @@ a refused message makes its shard general|send.lua|if conf.class ~= 'plain' then
 a stored message leaves its shard plain|send.lua|item.ttl ~= 0 then\n          become_general()|item.ttl ~= 0 then
 a batch leaves its shard plain|send.lua|    become_general()\n    size.meta|    size.meta
 a shard becomes general without a window|send.lua|'class', 'general')\n    open_window()|'class', 'general')
+a repeat of a cancel finds nothing|cancel.lua|code ~= 1 then|code ~= 9 then
 a batch ignores the limits|send.lua|conf.closed or max_messages or max_bytes then|conf.closed then
 a batch is not merged with itself|send.lua|      if is_scope[scope] then|      if false then
 a batch is not merged with others|send.lua|      if id then\n        return false|      if false then\n        return false
@@ -206,7 +207,7 @@ options of the last send lost|send.lua|m.priority, m.ttl, m.is_survivor = item.p
 limit ignored|send.lua|count_stored - room >= max_messages|false
 replaced one kept|send.lua|        cancel(item.replaces)|
 retry past the expiry|settle.lua|if time >= lapse_in(g, m) then|if false then
-reschedule forgets the garbage|reschedule.lua|elseif where == 'held' and in_garbage > 0 then|elseif false then
+reschedule forgets the garbage|reschedule.lua|if where == 'held' and in_garbage > 0 then|if false then
 reschedule of what was begun waits|reschedule.lua|if begun or #states < active then|if #states < active then
 requeue keeps the old ttl|requeue.lua|if lapse_in(g, m) < math.huge then|if false then
 requeue takes the expiry from all groups|copies.lua|return is_exempt and math.huge or m.lapse|return m.exempt ~= '' and math.huge or m.lapse

@@ -217,6 +217,7 @@ async fn a_lookup_changes_nothing() {
 #[tokio::test]
 async fn a_lookup_of_a_wrong_type_is_an_error() {
     let relay = Relay::start("lookup").await;
+    relay.send(&[message("a", ms(10))]).await;
     let keys = [
         "waiting",
         "payload",

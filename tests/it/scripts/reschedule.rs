@@ -96,6 +96,7 @@ async fn what_is_elsewhere_is_not_rescheduled() {
 #[tokio::test]
 async fn a_reschedule_onto_a_wrong_type_changes_nothing() {
     let relay = Relay::start("reschedule").await;
+    relay.send(&[message("a", ms(10))]).await;
     let call = async || {
         let when = When::After(ms(5));
         relay

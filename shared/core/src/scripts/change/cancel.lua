@@ -10,6 +10,11 @@
 -- Safe to repeat: because of the tombstone, the second call also returns 'cancelled'.
 local id = ARGV[3]
 
+local _, where = locate(id)
+local code, into = ending(id)
+if where == 'unknown' and code ~= 1 then
+  return {where, code, into}
+end
 read_all_sizes()
 -- Builds the reply for a message that is cancelled now or was before.
 local function cancelled(is_new, record)
@@ -27,8 +32,7 @@ if outcome == 'cancelled' then
   finish()
   return reply
 end
-local code, into = ending(id)
 if code == 1 and outcome ~= 'in_flight' then
   return cancelled(0, '')
 end
-return outcome == 'unknown' and {outcome, code, into} or {outcome}
+return {outcome}

@@ -15,11 +15,11 @@
 -- Safe to repeat.
 local id = ARGV[3]
 
-read_all_sizes()
-local m, where = find(id)
+local m, where = locate(id)
 if where == 'unknown' then
   return {where, ending(id)}
 end
+read_all_sizes()
 local due = tonumber(m.waiting) or (m.has_meta and m.due) or -1
 local lapses = #groups == 0 and m.lapse or math.huge
 for _, g in ipairs(groups) do

@@ -11,12 +11,14 @@
 -- Safe to repeat: an instant results in the same due time; a delay counts from the repeat.
 local id, when = ARGV[3], ARGV[4]
 
-read_all_sizes()
-local due = due_at(when, now)
-local m, where, states, in_garbage = find(id)
+local m, where, states, in_garbage = locate(id)
 if where == 'unknown' then
   return {where, ending(id)}
-elseif where == 'held' and in_garbage > 0 then
+end
+read_all_sizes()
+local due = due_at(when, now)
+m, where, states, in_garbage = find(id)
+if where == 'held' and in_garbage > 0 then
   return {'garbage'}
 elseif where == 'in_flight' or where == 'garbage' then
   return {where}

@@ -336,16 +336,26 @@ local function pump(g)
   end
 end
 
--- Finds the copies of a message. Returns the message and 'waiting', 'unknown', 'in_flight' (a copy is on a stream),
--- 'garbage' (only there), or 'held'. After 'held' come a list of groups and states (backlog, parked, retry), and the
--- number of copies in garbage.
-local function find(id)
+-- Returns a message, and 'waiting' or 'unknown' if it is that. Unlike `find`, it needs no sizes of groups: a search asks many
+-- shards that do not know the message.
+local function locate(id)
   local m = message(id)
   m.waiting = redis.call('ZSCORE', WAITING, member(m))
   if m.waiting then
     return m, 'waiting'
   elseif is_gone[id] or redis.call('HEXISTS', PAYLOAD, id) == 0 then
     return m, 'unknown'
+  end
+  return m
+end
+
+-- Finds the copies of a message. Returns the message and 'waiting', 'unknown', 'in_flight' (a copy is on a stream),
+-- 'garbage' (only there), or 'held'. After 'held' come a list of groups and states (backlog, parked, retry), and the
+-- number of copies in garbage.
+local function find(id)
+  local m, where = locate(id)
+  if where then
+    return m, where
   end
   local states, in_garbage = {}, 0
   for _, g in ipairs(groups) do
