@@ -32,7 +32,7 @@ use lisa_core::topic::{Group, Shard, Topic, TopicSettings};
 use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::share::{Client, Share, Shares, Shortage};
-use lisa_service::http::{Problem, ProblemCode};
+use lisa_service::http::{Problem, ProblemCode, Reads};
 use lisa_service::metrics::{DeliveryMetrics, Metrics};
 use lisa_service::report;
 use lisa_service::shutdown::Shutdown;
@@ -72,6 +72,8 @@ struct Shared {
     waiting: Shares,
     room: Shares,
     bodies: BodyLimits,
+    /// The limits of looking up messages for stale receipt handles.
+    searches: Reads,
     /// The readers, and the settlements of deliveries that no client got.
     tasks: TaskTracker,
     shutdown: Shutdown,
@@ -158,6 +160,7 @@ impl Gateway {
             waiting: Shares::new(max_waiting, max_waiting - max_waiting / 4),
             room: Shares::new(handed::ROOM, handed::ROOM_OF_ONE),
             bodies: BodyLimits::new(body_timeout),
+            searches: Reads::of_searches(),
             tasks: TaskTracker::new(),
             shutdown: shutdown.clone(),
         };
@@ -400,6 +403,10 @@ impl Gateway {
     /// Begins the share of the current client in the memory for answers.
     fn room(&self) -> Share {
         self.shared.room.begin(Client::current())
+    }
+
+    fn searches(&self) -> &Reads {
+        &self.shared.searches
     }
 
     fn bodies(&self) -> &BodyLimits {

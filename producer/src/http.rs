@@ -22,12 +22,14 @@ use lisa_core::message::MessageId;
 use lisa_core::misspelling::suggest_topic;
 use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
-use lisa_service::http::{Problem, ProblemCode, Reads};
+use lisa_service::http::share::Client;
+use lisa_service::http::{Problem, ProblemCode, Reads, Turn};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::error::SendError;
+use crate::message_ref::MessageRef;
 use crate::producer::Producer;
 
 /// The state of the handlers.
@@ -35,9 +37,18 @@ use crate::producer::Producer;
 struct Api {
     producer: Producer,
     bodies: BodyLimits,
+    searches: Reads,
 }
 
 impl Api {
+    /// Waits for the turn of a call that searches all shards for its message. Any other call needs none.
+    async fn turn(&self, topic: &str, message: &MessageRef) -> Result<Option<Turn>, Problem> {
+        match self.producer.searches(topic, message).await {
+            true => Ok(Some(self.searches.turn(Client::current()).await?)),
+            false => Ok(None),
+        }
+    }
+
     /// Returns the [`problem`] for an error. One about an unknown topic suggests the nearest known topic, if the client may
     /// read.
     fn problem(&self, error: SendError) -> Problem {
@@ -85,6 +96,7 @@ pub fn routes(
     let api = Api {
         producer,
         bodies: BodyLimits::new(body_timeout),
+        searches: Reads::of_searches(),
     };
     OpenApiRouter::with_openapi(describe())
         .merge(send)

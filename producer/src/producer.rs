@@ -352,6 +352,13 @@ impl Producer {
         Ok(GetOutcome::read(found, topic.settings())?)
     }
 
+    /// Returns true if a call about this message may ask several shards. False for a wrong reference, which asks none.
+    #[cfg(feature = "http")]
+    pub(crate) async fn searches(&self, topic: &str, message: &MessageRef) -> bool {
+        let found = self.existing(topic, message.clone()).await;
+        found.is_ok_and(|(topic, id, key)| topic.shards_of(&id, key.as_ref()).len() > 1)
+    }
+
     /// Waits until no send is in progress, including sends whose future was dropped. Call it before a process exits.
     pub async fn flush(&self) {
         self.inner.batcher.idle().await;

@@ -33,8 +33,7 @@ use lisa_producer::Producer;
 use lisa_service::http::auth::{Admitted, Scope, Token, TokenSet};
 use lisa_service::http::body::{BodyLimits, Reservation, read_reserved};
 use lisa_service::http::json::{FEW, object};
-use lisa_service::http::share::Shares;
-use lisa_service::http::{Problem, SQS_ROUTES, check_coding, unknown_route};
+use lisa_service::http::{Problem, Reads, SQS_ROUTES, check_coding, unknown_route};
 use serde::de::DeserializeOwned;
 
 use super::Gateway;
@@ -45,8 +44,6 @@ use sigv4::{Authorization, hash_of};
 const MAX_SENT: usize = 16 * 1024 * 1024;
 /// The largest body of any other request.
 const MAX_BODY: usize = 64 * 1024;
-/// The number of queues whose counts are read at a time, half of them for one client.
-const COUNTS: usize = 4;
 /// The account of all queues.
 const ACCOUNT: &str = "000000000000";
 /// The region in names of queues, if the request is not signed.
@@ -121,8 +118,8 @@ struct Service {
     running: Mutex<BTreeSet<(purge::Verb, Topic)>>,
     /// Bodies whose signatures are not verified yet have memory of their own: others cannot take it.
     bodies: BodyLimits,
-    /// The counts of queues that are read now.
-    counts: Shares,
+    /// The limits of reading the counts of queues.
+    counts: Reads,
     /// The topics for which the log names ignored attributes.
     ignoring: Mutex<BTreeSet<Topic>>,
 }
@@ -148,7 +145,7 @@ pub(super) fn routes(gateway: &Gateway, options: &Arc<SqsOptions>, tokens: &Toke
         options: options.clone(),
         tokens: tokens.clone(),
         bodies: gateway.bodies().apart(),
-        counts: Shares::new(COUNTS, COUNTS / 2),
+        counts: Reads::of_statistics(),
         running: Mutex::default(),
         ignoring: Mutex::default(),
     };

@@ -1,9 +1,12 @@
 //! The routes of single messages.
 
 use super::{SOON, Service};
+use futures_util::future::join_all;
 use lisa_core::broker::Verdict;
 use lisa_core::topic::Shard;
+use lisa_tests::http::Reply;
 use lisa_tests::{Api, Binary, Relay, Server, Stopwatch, eventually, free_port, relay};
+use redis::{FromRedisValue, cmd};
 use reqwest::{Body, Method};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -473,6 +476,53 @@ tokens = [
         .expect(202);
     let (payload, headers) = cancel(&both).await;
     assert!(payload == "x" && headers.is_object(), "{payload} {headers}");
+}
+
+async fn redis<T: FromRedisValue>(server: &Server, command: &[&str]) -> T {
+    let mut connection = server.connection().await;
+    let mut asked = cmd(command[0]);
+    asked.arg(&command[1..]);
+    asked.query_async(&mut connection).await.expect("a reply")
+}
+
+/// Returns the number of commands that a server has run, also in scripts.
+async fn commands(server: &Server) -> u64 {
+    let stats: String = redis(server, &["INFO", "commandstats"]).await;
+    let calls = stats.lines().filter_map(|line| {
+        let (_, calls) = line.split_once(":calls=")?;
+        calls.split(',').next()?.parse::<u64>().ok()
+    });
+    calls.sum()
+}
+
+#[tokio::test]
+async fn a_search_of_all_shards_takes_few_commands_and_each_client_has_a_share_of_them() {
+    let server = Server::start();
+    let lines = "[topics.t]\nshards = 64\n";
+    let service = Service::start(&server.socket_url(), "search", lines).await;
+    service
+        .api
+        .send("t", "x", &[("Lisa-Delay", "1h")])
+        .await
+        .expect(202);
+    let path = "/v1/topics/t/messages/nobody";
+    let cancel = async || service.api.call(Method::DELETE, path, &Value::Null).await;
+    cancel().await.expect(404);
+    let before = commands(&server).await;
+    cancel().await.expect(404);
+    let count = commands(&server).await - before;
+    assert!(count <= 64 * 16, "{count} commands");
+
+    // While Redis runs no script that may write, a client gets as many searches as its share.
+    let () = redis(&server, &["CLIENT", "PAUSE", "600000", "WRITE"]).await;
+    let cancels = join_all((0..12).map(|_| cancel())).await;
+    let refused = |reply: &Reply| reply.body.contains("searches of this client");
+    assert!(cancels.iter().any(refused), "{cancels:?}");
+    let keyed = service.api.request(Method::DELETE, path);
+    let keyed = keyed.header("Lisa-Key", "k").send().await.expect("sent");
+    let keyed = keyed.text().await.expect("an answer");
+    assert!(!keyed.contains("searches"), "{keyed}");
+    let () = redis(&server, &["CLIENT", "UNPAUSE"]).await;
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use lisa_core::topic::Topic;
 use lisa_service::http::share::Client;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 use super::protocol::{Kind, SqsError, ok, or_default};
 use super::queue_attributes::{Given, of_settings};
@@ -20,7 +20,7 @@ use super::{ACCOUNT, Call};
 pub(super) const FIFO: &str = ".fifo";
 /// The most queues of a list.
 const MAX_LISTED: usize = 1000;
-/// The time limit of reading the counts of a queue, with the wait for a slot.
+/// The time limit of reading the counts of a queue, after the wait for a slot.
 const COUNTS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A queue, as a request names it.
@@ -239,11 +239,10 @@ pub(super) async fn attributes(
                 "Too many counts are read at the same time, or Redis did not answer; retry later.";
             SqsError::new(Kind::ServiceUnavailable, message)
         };
-        let until = Instant::now() + COUNTS_WITHIN;
-        let mut slot = call.service.counts.begin(Client::current());
-        slot.add(1, until).await.map_err(|_| late())?;
+        let turn = call.service.counts.turn(Client::current()).await;
+        let _turn = turn.map_err(|_| late())?;
         let stats = call.gateway().process().broker.stats(&queue.topic);
-        let stats = timeout_at(until, stats).await.map_err(|_| late())?;
+        let stats = timeout(COUNTS_WITHIN, stats).await.map_err(|_| late())?;
         let stats = stats.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
         let group = stats
             .groups

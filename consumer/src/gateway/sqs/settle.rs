@@ -17,6 +17,7 @@ use crate::gateway::settle::{Ended, extend_one, settle_all};
 use crate::gateway::{Gateway, pull::MIN_LEASE};
 use crate::handler::Outcome;
 use crate::token::Claims;
+use lisa_service::http::share::Client;
 use lisa_service::http::{Problem, ProblemCode};
 
 /// The error of an attempt that its client ended with a visibility timeout of 0.
@@ -202,6 +203,7 @@ fn stale_or(problem: Problem) -> SqsError {
 /// Turns a problem into an error, unless the message is gone anyway: a client may delete it twice.
 async fn unless_gone(gateway: &Gateway, claims: &Claims, problem: Problem) -> Result<(), SqsError> {
     if problem.code() == ProblemCode::Stale {
+        let _turn = gateway.searches().turn(Client::current()).await?;
         let broker = &gateway.process().broker;
         let found = async {
             let topic = broker.topic(&claims.topic).await?;

@@ -1,17 +1,31 @@
 //! Limits routes that only read: the time of a read, the number of concurrent reads, and each client's share of them.
+//!
+//! A client may read for a quarter of the time: after a while, its reads wait until it has rested for three times as long as
+//! at least one of them ran. A server runs one call at a time, so their work for it takes no longer than that.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tokio::time::{Instant, timeout_at};
+use lisa_core::sync::Mutex;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::problem::{Problem, ProblemCode};
-use super::share::{Client, Shares, Shortage};
+use super::share::{Client, Share, Shares, Shortage};
 
-/// The longest time of a read, including the wait for a slot.
+/// The longest wait for a slot, and the longest time of the read after it.
 const READ_WITHIN: Duration = Duration::from_secs(2);
+/// The rest that a client owes for its reads, as a multiple of the time during which at least one of them ran.
+const REST: u32 = 3;
+/// The rest that a client may owe and still read: for 2 s of reads at a time.
+const FREE_REST: Duration = Duration::from_secs(6);
+/// The most rest beyond that, which must not outlast the wait for a slot: slow reads are not the fault of their client alone.
+const LONGEST_REST: Duration = Duration::from_millis(1500);
+/// The number of clients from which on idle ones are forgotten.
+const MANY_CLIENTS: usize = 256;
 /// The number of concurrent reads of a process.
 const CONCURRENT_READS: usize = 32;
 /// The share of one client.
@@ -32,6 +46,9 @@ const WAIT_WITHIN: Duration = Duration::from_secs(25);
 pub struct Reads {
     slots: Shares,
     within: Duration,
+    /// The name of the calls, in problems.
+    what: &'static str,
+    clocks: Clocks,
 }
 
 impl Default for Reads {
@@ -45,6 +62,8 @@ impl Reads {
         Self {
             slots: Shares::new(slots, share),
             within,
+            what: "reads",
+            clocks: Clocks::default(),
         }
     }
 
@@ -52,6 +71,15 @@ impl Reads {
     #[must_use]
     pub fn of_statistics() -> Self {
         Self::new(CONCURRENT_STATISTICS, SHARE_OF_STATISTICS, READ_WITHIN)
+    }
+
+    /// Creates the limits of changes that search all shards for their message, which costs as much as to look it up.
+    #[must_use]
+    pub fn of_searches() -> Self {
+        Self {
+            what: "searches",
+            ..Self::default()
+        }
     }
 
     /// Creates the limits of reads that wait for up to 20 s. Use them with [`Reads::bound_waits`].
@@ -65,13 +93,57 @@ impl Reads {
     ///
     /// If Redis does not answer, the problem is `unavailable`, never `indeterminate`: a read leaves nothing half done.
     pub async fn bound(State(reads): State<Self>, request: Request, next: Next) -> Response {
-        let until = Instant::now() + reads.within;
-        let mut slot = reads.slots.begin(Client::of(&request));
-        match slot.add(1, until).await {
-            Ok(()) => answer_within(until, request, next).await,
-            Err(Shortage::OfClient) => unavailable("too many concurrent reads of this client"),
-            Err(Shortage::OfAll) => unavailable("too many concurrent reads"),
+        match reads.turn(Client::of(&request)).await {
+            Ok(turn) => answer_within(turn.began + reads.within, request, next).await,
+            Err(problem) => problem.into_response(),
         }
+    }
+
+    /// Waits for a slot for a read of this client.
+    ///
+    /// # Errors
+    /// The problem `unavailable`: none is free in time.
+    pub async fn turn(&self, client: Client) -> Result<Turn, Problem> {
+        let until = Instant::now() + self.within;
+        let mut slot = self.slots.begin(client);
+        let of = match slot.add(1, until).await {
+            Ok(()) => loop {
+                let now = Instant::now();
+                let Some(rest) = self.rest(&slot, now) else {
+                    let (began, clocks) = (now, self.clocks.clone());
+                    return Ok(Turn {
+                        slot,
+                        began,
+                        clocks,
+                    });
+                };
+                if now >= until {
+                    break " of this client";
+                }
+                sleep_until(until.min(now + rest)).await;
+            },
+            Err(Shortage::OfClient) => " of this client",
+            Err(Shortage::OfAll) => "",
+        };
+        let detail = format!("too many concurrent {}{of}", self.what);
+        Err(Problem::new(ProblemCode::Unavailable, detail))
+    }
+
+    /// Begins a read in this slot, or returns the time for which its client must rest before.
+    fn rest(&self, slot: &Share, now: Instant) -> Option<Duration> {
+        let mut clocks = self.clocks.lock();
+        if clocks.len() >= MANY_CLIENTS {
+            clocks.retain(|_, clock| !clock.is_idle(now));
+        }
+        let clock = clocks.entry(slot.client());
+        let clock = clock.or_insert_with(|| Clock::new(now));
+        clock.advance(now);
+        let rest = clock.rest.saturating_sub(FREE_REST);
+        if rest.is_zero() {
+            clock.running += 1;
+            return None;
+        }
+        Some(rest)
     }
 
     /// Does what [`Reads::bound`] does for a read that waits, but refuses at once what exceeds the limits: a slot is free only
@@ -85,6 +157,59 @@ impl Reads {
             }
             Err(Shortage::OfAll) => unavailable("too many requests wait; retry later"),
         }
+    }
+}
+
+/// A read that runs. Dropping it ends it.
+#[derive(Debug)]
+pub struct Turn {
+    slot: Share,
+    began: Instant,
+    clocks: Clocks,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut clocks = self.clocks.lock();
+        if let Some(clock) = clocks.get_mut(&self.slot.client()) {
+            clock.advance(Instant::now());
+            clock.running -= 1;
+        }
+    }
+}
+
+type Clocks = Arc<Mutex<HashMap<Client, Clock>>>;
+
+/// The time that the reads of one client took recently.
+#[derive(Debug)]
+struct Clock {
+    running: usize,
+    /// Grows while any read runs, and shrinks while none does.
+    rest: Duration,
+    at: Instant,
+}
+
+impl Clock {
+    fn new(now: Instant) -> Self {
+        Self {
+            running: 0,
+            rest: Duration::ZERO,
+            at: now,
+        }
+    }
+
+    fn advance(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.at);
+        self.at = now;
+        self.rest = match self.running {
+            0 => self.rest.saturating_sub(passed),
+            _ => (self.rest + passed * REST).min(FREE_REST + LONGEST_REST),
+        };
+    }
+
+    fn is_idle(&mut self, now: Instant) -> bool {
+        self.advance(now);
+        self.running == 0 && self.rest.is_zero()
     }
 }
 
@@ -104,7 +229,7 @@ fn unavailable(detail: &str) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
+    use std::net::{IpAddr, SocketAddr};
     use std::sync::Arc;
 
     use axum::Router;
@@ -112,8 +237,10 @@ mod tests {
     use axum::extract::ConnectInfo;
     use axum::middleware::from_fn_with_state;
     use axum::routing::get;
+    use futures_util::future::join_all;
     use tokio::sync::Notify;
     use tokio::task::JoinHandle;
+    use tokio::time::sleep;
     use tower::ServiceExt;
 
     use super::*;
@@ -235,7 +362,63 @@ mod tests {
         go_on.notify_one();
         reads.within = READ_WITHIN;
         let (status, ..) = ask(&router(&reads, go_on), "/slow").await;
-        assert_eq!((status, reads.slots.free()), (200, 1));
+        assert_eq!(status, 200);
+        assert_eq!(reads.slots.free(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_reads_for_a_quarter_of_the_time_however_many_reads_it_has() {
+        for concurrent in [1, 2, 8] {
+            let reads = Reads::new(32, 8, READ_WITHIN);
+            let began = Instant::now();
+            let busy = Mutex::new(Vec::new());
+            let reader = async || {
+                while began.elapsed() < Duration::from_secs(100) {
+                    let turn = reads.turn(Client::Unknown).await.unwrap();
+                    let from = turn.began;
+                    sleep(Duration::from_millis(50)).await;
+                    drop(turn);
+                    busy.lock().push((from, Instant::now()));
+                }
+            };
+            join_all((0..concurrent).map(|_| reader())).await;
+            // The time during which at least one read ran.
+            let (mut total, mut end) = (Duration::ZERO, began);
+            let mut busy = busy.lock().clone();
+            busy.sort();
+            for (from, to) in busy {
+                total += to.saturating_duration_since(from.max(end));
+                end = end.max(to);
+            }
+            let seconds = total.as_secs_f64();
+            assert!((24.0..29.0).contains(&seconds), "{concurrent}: {seconds}");
+            // Another client does not wait for it.
+            let asked = Instant::now();
+            let other = Client::Address([10, 0, 0, 1].into());
+            drop(reads.turn(other).await.unwrap());
+            assert_eq!(asked.elapsed(), Duration::ZERO);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_after_slow_ones_waits_less_than_the_time_for_a_slot() {
+        let reads = Reads::default();
+        for _ in 0..20 {
+            let turn = reads.turn(Client::Unknown).await.unwrap();
+            sleep(READ_WITHIN).await;
+            drop(turn);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_clocks_of_idle_clients_are_forgotten() {
+        let reads = Reads::default();
+        for number in 0..1000_u32 {
+            let client = Client::Address(IpAddr::V4(number.into()));
+            drop(reads.turn(client).await.unwrap());
+        }
+        let kept = reads.clocks.lock().len();
+        assert!(kept <= MANY_CLIENTS, "{kept}");
     }
 
     #[tokio::test]
