@@ -166,7 +166,7 @@ async fn handle_queue(state: State<Arc<Service>>, request: Request) -> Response 
     if is_account || request.headers().contains_key(ACTION) {
         return handle(state, request).await;
     }
-    unknown_route(path).into_response()
+    unknown_route(request.method(), path).into_response()
 }
 
 async fn handle(State(service): State<Arc<Service>>, request: Request) -> Response {

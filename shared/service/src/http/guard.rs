@@ -50,7 +50,7 @@ impl Guard {
     pub(super) fn wrap(self, router: Router) -> Router {
         router
             .method_not_allowed_fallback(method_not_allowed)
-            .fallback(async |uri: Uri| unknown_route(uri.path()))
+            .fallback(async |method: Method, uri: Uri| unknown_route(&method, uri.path()))
             .layer(middleware::from_fn_with_state(self, guard))
     }
 
@@ -242,20 +242,66 @@ fn defect() -> Problem {
 }
 
 /// Returns the answer to a request whose path has no route.
-pub fn unknown_route(path: &str) -> Problem {
-    Problem::new(
-        ProblemCode::UnknownRoute,
-        format!("no route has the path {path}"),
-    )
+pub fn unknown_route(method: &Method, path: &str) -> Problem {
+    let hint = other_listener(method, path);
+    let detail = format!("no route has the path {path}{hint}");
+    Problem::new(ProblemCode::UnknownRoute, detail)
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
-    let detail = format!(
-        "{} does not support {method}; see the Allow header",
-        uri.path()
-    );
+    let path = uri.path();
+    let hint = other_listener(&method, path);
+    let detail = format!("{path} does not support {method}; see the Allow header{hint}");
     Problem::new(ProblemCode::MethodNotAllowed, detail)
 }
+
+/// Names the listener that has the route, for a request that reached another one.
+fn other_listener(method: &Method, path: &str) -> &'static str {
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    let ["v1", parts @ ..] = &parts[..] else {
+        return "";
+    };
+    match (method.as_str(), parts) {
+        ("POST", ["topics", _, "messages" | "messages:batch"])
+        | ("POST", ["topics", _, "messages", _, "deliver-now"])
+        | ("DELETE" | "PATCH", ["topics", _, "messages"] | ["topics", _, "messages", _]) => {
+            TO_PRODUCER
+        }
+        ("POST", ["topics", _, "groups", _, "pull"])
+        | ("POST", ["deliveries", _, _] | ["deliveries:settle" | "deliveries:extend"]) => {
+            TO_GATEWAY
+        }
+        (
+            "GET",
+            ["audit" | "forecast" | "history" | "jobs" | "schedules" | "stats" | "workers"],
+        )
+        | ("GET", ["stats", "snapshot"] | ["topics"] | ["topics", _])
+        | (
+            "GET",
+            [
+                "topics",
+                _,
+                "doctor" | "events" | "failures" | "forecast" | "history" | "messages",
+            ],
+        )
+        | ("POST", ["topics", _, "pause" | "resume"])
+        | (
+            "POST",
+            [
+                "topics",
+                _,
+                "groups",
+                _,
+                "drain" | "drop" | "keep" | "pause" | "resume",
+            ],
+        ) => TO_MANAGER,
+        _ => "",
+    }
+}
+
+const TO_PRODUCER: &str = "; sends and changes of messages go to a producer (`producer.listen`)";
+const TO_GATEWAY: &str = "; pulls and settlements go to a gateway (`consumer.gateway.listen`)";
+const TO_MANAGER: &str = "; this route belongs to a manager (`manager.listen`)";
 
 #[cfg(test)]
 mod tests {
@@ -281,6 +327,39 @@ mod tests {
             &["*"],
         ] {
             assert!(!check(refused), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_at_the_wrong_listener_learns_the_right_one() {
+        let (get, post) = (Method::GET, Method::POST);
+        for (method, path, listener) in [
+            (&post, "/v1/topics/t/messages", "producer.listen"),
+            (&post, "/v1/topics/t/messages:batch", "producer.listen"),
+            (
+                &Method::DELETE,
+                "/v1/topics/t/messages/a",
+                "producer.listen",
+            ),
+            (
+                &post,
+                "/v1/topics/t/messages/a/deliver-now",
+                "producer.listen",
+            ),
+            (&post, "/v1/topics/t/groups/g/pull", "gateway.listen"),
+            (&post, "/v1/deliveries/x/ack", "gateway.listen"),
+            (&get, "/v1/stats", "manager.listen"),
+            (&get, "/v1/topics/t/messages", "manager.listen"),
+            (&post, "/v1/topics/t/pause", "manager.listen"),
+            (&get, "/v1/unknown", ""),
+            // A manager itself refuses these.
+            (&Method::DELETE, "/v1/stats", ""),
+            (&post, "/v1/topics/t", ""),
+            (&get, "/", ""),
+        ] {
+            let detail = unknown_route(method, path).detail().to_owned();
+            assert_eq!(detail.contains("listen"), !listener.is_empty(), "{detail}");
+            assert!(detail.contains(listener), "{detail}");
         }
     }
 }
