@@ -178,7 +178,7 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
                     @for (share, label) in ticks(context, view) { text x=(format!("{share}%")) y="14" text-anchor="middle" { (label) } }
                 }
                 figcaption #forecast-caption.muted { "Messages by due time, in steps of " (format_duration(Duration::from_millis(view.step_ms))) ", in the time zone " (context.zone) "; the largest has " (grouped(most)) }
-                details #forecast-table { summary { "The same as a table" }
+                details #forecast-table { summary { "Show as a table" }
                     div.table-box { table.rows {
                         caption.hidden { "Messages by due time" }
                         thead { tr { th scope="col" { "From" } th.n scope="col" { "Waiting" } th.n scope="col" { "Retry" } } }

@@ -224,7 +224,7 @@ fn chart(
                 (title) ", in steps of " (step) "; the top is " (text(most)) ". A gap was not recorded."
                 ul.legend { @for line in lines { li { (sample(line)) " " (line.label) } } }
             }
-            details id=(format!("{id}-table")) { summary { "The same as a table" }
+            details id=(format!("{id}-table")) { summary { "Show as a table" }
                 div.table-box { table.rows {
                     caption.hidden { (title) }
                     thead { tr { th scope="col" { "From" } @for line in lines { th.n scope="col" { (line.label) } } } }

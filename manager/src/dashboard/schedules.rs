@@ -26,14 +26,14 @@ pub(super) async fn show(
             (empty("No schedules", html! { p { "Recurring messages (cron) are declared in the configuration:" } pre tabindex="0" { "[schedules.nightly]\ncron = \"0 0 3 * * *\"\ntopic = \"reports\"" } p { "Check it before you restart the manager:" } (command("lisa-manager config check --config lisa.toml")) }))
         } @else { div.table-box { table.rows {
             caption.hidden { "Schedules" }
-            thead { tr { th scope="col" { "Schedule" } th scope="col" { "Topic" } th scope="col" { "Cron" } th scope="col" { "Time zone" } th scope="col" { "Next" } th scope="col" { "Sent up to" } } }
+            thead { tr { th scope="col" { "Schedule" } th scope="col" { "Topic" } th scope="col" { "Cron" } th scope="col" { "Time zone" } th scope="col" { "Next" } th scope="col" { "Sent until" } } }
             tbody { @for schedule in &list.schedules { tr {
                 th scope="row" data-label="Schedule" { (schedule.schedule) }
                 td data-label="Topic" { a href=(context.link(format!("/topics/{}", schedule.topic))) { (schedule.topic) } }
                 td.mono data-label="Cron" { (visible(&schedule.cron)) }
                 td data-label="Time zone" { (schedule.time_zone) }
                 td data-label="Next" { (time(&schedule.next)) }
-                td data-label="Sent up to" { (time(&schedule.sent_until)) }
+                td data-label="Sent until" { (time(&schedule.sent_until)) }
             } } }
         } } }
     } };

@@ -3,10 +3,10 @@
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, LazyLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -15,6 +15,8 @@ use tracing_subscriber::fmt::MakeWriter;
 const QUEUE: usize = 4096;
 /// The size of these lines, in bytes.
 const QUEUED_BYTES: usize = 4 << 20;
+/// The interval at which the end of the process looks for room in the queue.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// The longest wait for these lines at the end of the process.
 const FLUSH: Duration = Duration::from_secs(1);
 
@@ -65,10 +67,18 @@ impl LogWriter {
     }
 
     fn flush(&self, longest: Duration) {
+        let until = Instant::now() + longest;
+        let left = || until.saturating_duration_since(Instant::now());
         let (done, wait) = sync_channel(1);
-        if self.queue.try_send(Item::Flush(done)).is_ok() {
-            let _ = wait.recv_timeout(longest);
+        let mut request = Item::Flush(done);
+        while let Err(TrySendError::Full(item)) = self.queue.try_send(request) {
+            if left().is_zero() {
+                return;
+            }
+            request = item;
+            thread::sleep(left().min(LOOK_EVERY));
         }
+        let _ = wait.recv_timeout(left());
     }
 }
 
@@ -194,7 +204,7 @@ mod tests {
             assert!(writer.queued.load(Ordering::Relaxed) <= QUEUED_BYTES);
             LogWriter::flush(&writer, Duration::from_millis(10));
             drop(held);
-            LogWriter::flush(&writer, FLUSH);
+            LogWriter::flush(&writer, Duration::from_mins(1));
             assert_eq!(writer.queued.load(Ordering::Relaxed), 0);
         }
     }

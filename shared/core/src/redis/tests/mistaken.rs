@@ -90,10 +90,16 @@ async fn a_server_without_tls_by_an_address_with_tls() {
         format!("rediss+sentinel://{there}/main"),
         format!("rediss+cluster://{there}"),
     ] {
-        let (reason, fatal) = met(url).await;
-        assert!(!fatal);
         let expected = "its address starts with redis, not rediss";
-        assert!(reason.contains(expected), "{reason}");
+        // On a busy machine, the time for all addresses may be over before that of this one.
+        for left in (0..20).rev() {
+            let (reason, fatal) = met(url.clone()).await;
+            assert!(!fatal);
+            if reason.contains(expected) {
+                break;
+            }
+            assert!(left > 0, "{reason}");
+        }
     }
 }
 
