@@ -14,7 +14,8 @@ import pytest
 from support import URL, eventually, forward, serve
 
 import lisa_relay as lr
-from lisa_relay import AsyncDelivery, AsyncLisa, Delivery, Lisa
+from lisa_relay import AsyncDelivery, AsyncLisa, Delivery, Lisa, _batch
+from lisa_relay._flows import Item
 
 COUNT = 300
 
@@ -191,3 +192,42 @@ def test_leases_are_extended_together(lisa: Lisa, topic: str) -> None:
     with serve(relay.answer) as proxy, Lisa(URL, gateway=proxy.url) as other:
         other.work(topic, handler, concurrency=40, lease="3s", stop=stop)
     assert set(attempts.values()) == {1} and max(relay.sizes) == 40, relay.sizes
+
+
+def test_a_thread_that_is_interrupted_leaves_others_their_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(BaseException):
+        pass
+
+    go = threading.Event()
+    sizes = []
+
+    def attempt(items: list[Any]) -> Any:
+        sizes.append(len(items))
+        go.wait(60)
+        if threading.current_thread().name == "interrupted":
+            raise Interrupted
+        return [item.json for item in items]
+
+    monkeypatch.setattr(_batch, "MAX_IN_FLIGHT", 1)
+    batcher: _batch.ThreadBatcher[bytes] = _batch.ThreadBatcher(attempt, 1)
+    raised = []
+
+    def interrupted() -> None:
+        try:
+            batcher.add(Item({"id": "own"}))
+        except Interrupted as error:
+            raised.append(error)
+
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(batcher.add, Item({"id": "first"}))
+        eventually(lambda: sizes, "a request in flight")
+        thread = threading.Thread(target=interrupted, name="interrupted")
+        thread.start()
+        eventually(lambda: len(batcher._waiting) == 1, "it is the next to send")
+        others = [threads.submit(batcher.add, Item({"id": n})) for n in range(8)]
+        eventually(lambda: len(batcher._waiting) == 9, "the others wait")
+        go.set()
+        assert [other.result(60) for other in others] == [b'{"id":%d}' % n for n in range(8)]
+        assert first.result(60) == b'{"id":"first"}'
+    thread.join()
+    assert raised and batcher.is_idle and sizes[:2] == [1, 9]

@@ -25,7 +25,7 @@ class AsyncBatcher(Generic[T]):
         self._attempt, self._tries = attempt, tries
         self._waiting: deque[tuple[Item, asyncio.Future[T | LisaError]]] = deque()
         self._in_flight = 0
-        self._is_scheduled = False
+        self._scheduled: asyncio.AbstractEventLoop | None = None
         # asyncio itself keeps no task alive.
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -45,13 +45,15 @@ class AsyncBatcher(Generic[T]):
 
     def _push(self, item: Item, future: asyncio.Future[T | LisaError]) -> None:
         self._waiting.append((item, future))
-        if not self._is_scheduled:
+        loop = asyncio.get_running_loop()
+        # A loop that was closed flushes nothing any more.
+        if self._scheduled is not loop:
             # After the code that runs now, which may add more.
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._scheduled = loop
+            loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._is_scheduled = False
+        self._scheduled = None
         while self._waiting and self._in_flight < MAX_IN_FLIGHT:
             count = fitting([item for item, _ in self._waiting])
             calls = [self._waiting.popleft() for _ in range(count)]
@@ -129,7 +131,7 @@ class ThreadBatcher(Generic[T]):
             with self._lock:
                 calls = self._take() if not call.is_answered else []
             if calls:
-                self._send(calls)
+                self._send(calls, call)
             elif not call.is_answered:
                 call.changed.wait()
                 call.changed.clear()
@@ -146,16 +148,18 @@ class ThreadBatcher(Generic[T]):
         if self._waiting and self._in_flight < MAX_IN_FLIGHT:
             self._waiting[0].changed.set()
 
-    def _send(self, calls: list[_Call[T]]) -> None:
+    def _send(self, calls: list[_Call[T]], own: _Call[T]) -> None:
         try:
             answer = self._attempt([call.item for call in calls])
         except BaseException:
             # Of this thread, such as KeyboardInterrupt: the other threads send their items again.
             with self._lock:
                 self._in_flight -= 1
-                self._waiting.extendleft(reversed(calls))
-                for call in calls:
-                    call.changed.set()
+                for call in reversed(calls):
+                    if call is not own:
+                        self._waiting.appendleft(call)
+                        call.changed.set()
+                self._wake_next()
             raise
         results, wait = conclude([call.item for call in calls], answer, self._tries)
         with self._lock:
