@@ -25,7 +25,7 @@ pub use lisa_service::targets::{Away, DEFAULT_MAX_AWAY, TargetSettings};
 /// The delay of a message that could not be delivered because its target is unavailable. Short, because another consumer of
 /// the group may reach the target; this one reads the message only as a probe.
 pub(crate) const AGAIN: Duration = Duration::from_secs(1);
-/// The interval at which a reader looks whether messages may be read.
+/// The interval at which a reader checks whether messages may be read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The answer from a target to one delivery.
@@ -154,7 +154,7 @@ impl Target {
     pub(crate) async fn readable(&self) -> Option<Reservation> {
         loop {
             let changed = self.inner.changed.notified();
-            // Also without a change: then one that wakes nobody costs a second, and not all messages.
+            // Checks again even without a notification: a missed one then costs a second, instead of stopping all messages.
             let mut until = Instant::now() + LOOK_EVERY;
             {
                 let mut breaker = self.inner.breaker.lock();

@@ -90,7 +90,7 @@ const FRESH_WORKERS: Duration = Duration::from_secs(5);
 const FRESH_ERRORS: Duration = Duration::from_secs(30);
 /// The time for which all viewers see the same forecast.
 const FRESH_FORECAST: Duration = Duration::from_secs(10);
-/// The time for which a log-out may be unknown to other managers, and the longest time to ask for them.
+/// The time for which other managers may not know of a logout, and the time limit of reading the logouts.
 const FRESH_SESSIONS: Duration = Duration::from_secs(1);
 const SESSIONS_WITHIN: Duration = Duration::from_millis(200);
 /// The time for which all viewers see the same history.
@@ -392,7 +392,7 @@ impl Dashboard {
         Some((session.viewer, session.renewed))
     }
 
-    /// Returns the session of a request. Its renewed cookie is a whole line.
+    /// Returns the session of a request. Its `renewed` is the complete value of a `Set-Cookie` header.
     async fn session(&self, headers: &HeaderMap) -> Option<Session> {
         // Another program on the host may have set a cookie of the same name: the first one that is valid counts.
         let valid = |name: String| {
@@ -404,7 +404,7 @@ impl Dashboard {
             Ok(read) => read.map_err(|error| error.to_string()),
             Err(late) => Err(late.to_string()),
         };
-        // While Redis does not answer, a session can do nothing; it need not log in again afterwards.
+        // While Redis does not answer, a session can do nothing. It stays valid, so that no new login is needed afterwards.
         let ended = self.0.ended_sessions.get(&self.0.queries, read).await.value;
         if ended.is_some_and(|ended| session.id.has_ended(&ended)) {
             return None;

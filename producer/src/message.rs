@@ -83,7 +83,7 @@ impl NewMessage {
     /// Sets its id, which is its idempotency key: `[A-Za-z0-9_:-]{1,64}`. Sending the same id again stores nothing,
     /// until the topic's `dedup_window` after the end of the message. The default is a generated id.
     ///
-    /// `success:` or `garbage:` with 32 hexadecimal digits is refused: these are the ids of callbacks.
+    /// An id of `success:` or `garbage:` and 32 hexadecimal digits is refused, because callbacks have such ids.
     #[must_use]
     pub fn id(mut self, id: impl AsRef<str>) -> Self {
         match id.as_ref().parse::<MessageId>() {
@@ -258,7 +258,7 @@ impl NewMessage {
         self
     }
 
-    /// Replaces all headers. Those of a delivery may have names that start with `lisa-`, which are refused.
+    /// Replaces all headers. Names that start with `lisa-`, as the headers of a delivery may have, are refused.
     #[must_use]
     pub fn headers(mut self, headers: Headers) -> Self {
         self.message.record.headers = Headers::default();

@@ -352,7 +352,7 @@ impl Producer {
         Ok(GetOutcome::read(found, topic.settings())?)
     }
 
-    /// Returns true if a call about this message may ask several shards. False for a wrong reference, which asks none.
+    /// Returns true if a call about this message may ask several shards. False for an invalid reference, which asks none.
     #[cfg(feature = "http")]
     pub(crate) async fn searches(&self, topic: &str, message: &MessageRef) -> bool {
         let found = self.existing(topic, message.clone()).await;

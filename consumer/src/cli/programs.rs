@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Prepares this process if a subscription has a command sink. As PID 1, it then returns only if this process
-/// must run the subscriptions itself, because it cannot start the consumer as its child.
+/// must run the subscriptions itself, because the consumer could not be started as a child process.
 pub(super) async fn prepare(config: &Config) {
     let mut subscriptions = config.consumer.subscriptions.iter();
     if !subscriptions.any(|subscription| matches!(subscription.sink, SinkConfig::Command { .. })) {
@@ -27,13 +27,13 @@ pub(super) async fn prepare(config: &Config) {
             std::process::exit(code);
         }
         Err(error) => {
-            tracing::warn!(%error, "as PID 1, cannot reap what the programs of command sinks leave behind; run the container with --init");
+            tracing::warn!(%error, "cannot reap orphans of command sinks as PID 1; run the container with --init");
         }
     }
 }
 
-/// Forbids other processes of this user to read the memory and the environment of this one, which have its secrets. The
-/// programs start with a new memory, so this does not apply to them.
+/// Prevents other processes of this user from reading the memory and the environment of this one, which contain its secrets.
+/// The programs start with new memory, so this does not apply to them.
 fn hide() {
     #[cfg(target_os = "linux")]
     {
@@ -44,10 +44,10 @@ fn hide() {
     }
 }
 
-/// Runs the consumer as a child process, forwards signals to it, and reaps all that the kernel gives to PID 1. Returns the exit
-/// code of the consumer.
+/// Runs the consumer as a child process, forwards signals to it, and reaps all orphans, which the kernel gives to PID 1. Returns
+/// the exit code of the consumer.
 ///
-/// Only this process waits for any child. The consumer waits for each of its programs, and gets each exit status.
+/// Only this process waits for any child. The consumer waits for its own programs, so it gets each exit status.
 ///
 /// # Errors
 /// The consumer was not started.
@@ -58,7 +58,7 @@ async fn init() -> io::Result<i32> {
     let mut hangup = signal(SignalKind::hangup())?;
     let consumer = Command::new(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
-        // Ctrl-C of a terminal comes from here only. Two would end the grace period.
+        // A Ctrl-C then reaches the consumer only through this process. A second signal would end the grace period.
         .process_group(0)
         .spawn()?;
     let consumer = Pid::from_child(&consumer);

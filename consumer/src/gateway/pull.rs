@@ -152,7 +152,7 @@ pub(super) async fn take(
     group: &Group,
     options: &PullOptions,
 ) -> Result<Option<Taken>, Problem> {
-    // A message must not be taken for a client that is gone, and a half close may be of one.
+    // A message must not be taken for a client that is gone, and a half-closed connection may be of one.
     ends_with_client();
     let key = gateway.key()?;
     let _seat = gateway.admit()?;

@@ -37,7 +37,7 @@ async fn checkup(api: &Api, topic: &str, repair: bool) -> Result<Json<Checkup>, 
     let topic = topic
         .parse::<Topic>()
         .map_err(|error| invalid("topic", &error))?;
-    // An examination is much work for Redis.
+    // An examination is a lot of work for Redis.
     ends_with_client();
     let Some(_lock) = api.examinations.try_lock() else {
         let detail = "another examination is running in this process; retry later";

@@ -55,7 +55,7 @@ pub(super) async fn list(
     let name = topic;
     let until = Instant::now() + wait;
     if !wait.is_zero() {
-        // It has one of few slots.
+        // It occupies one of few slots.
         ends_with_client();
     }
     let is_first = cursor.is_none();

@@ -77,8 +77,8 @@ pub(super) async fn ask(
     let ask = Ask {
         title: format!("Repair {topic}?"),
         text: html! {
-            p.lead { "The topic is examined, and each fault that is found is repaired." }
-            p.muted { "What has no record any more cannot be restored: it is removed, and counted as lost. An examination without a repair changes nothing, and lists the faults." }
+            p.lead { "Lisa examines the topic, and repairs each fault that it finds." }
+            p.muted { "A message whose record is gone cannot be restored: it is removed, and counted as lost. An examination without a repair lists the faults and changes nothing." }
         },
         fields: html! {},
         label: "Examine and repair".into(),
@@ -167,7 +167,7 @@ pub(super) async fn run(
         _ => return Err(unknown(&verb)),
     };
     let examinations = &dashboard.0.parts.examinations;
-    // An examination is much work for Redis.
+    // An examination is a lot of work for Redis.
     ends_with_client();
     let Some(_lock) = examinations.try_lock() else {
         let detail = "another examination is running in this process; retry later";

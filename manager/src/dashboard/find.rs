@@ -1,5 +1,5 @@
 //! The search: finds topics by name, messages by id, and the messages of an ordering key. It opens what it found only if nothing
-//! else can match; otherwise it lists it, with what was not searched.
+//! else can match. Otherwise, it lists all matches, and what it did not search.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::parts::{Level, rest_at, sign};
 use super::text::{counted, grouped, part, visible};
 use crate::operations::newest_counts::NewestCounts;
 
-/// The topics that are asked for an id, and those for an ordering key.
+/// The most topics that are asked for an id, and the most that are asked for an ordering key.
 const MOST: usize = 32;
 /// The topics that are asked at a time.
 const AT_ONCE: usize = 8;
@@ -57,7 +57,7 @@ pub(super) async fn show(
         });
         for (topic, id) in ask(&dashboard, calls, &mut unread).await? {
             let path = format!("/topics/{topic}/messages/{}", part(id.as_str()));
-            found.push((path, format!("The message {id} of {topic}")));
+            found.push((path, format!("Message {id} in {topic}")));
         }
     }
     let key = wanted.parse::<OrderingKey>().ok();
@@ -74,10 +74,7 @@ pub(super) async fn show(
         });
         for (topic, ()) in ask(&dashboard, calls, &mut unread).await? {
             let path = format!("/topics/{topic}/messages?key={}", part(&wanted));
-            found.push((
-                path,
-                format!("The messages of this ordering key in {topic}"),
-            ));
+            found.push((path, format!("Messages with this ordering key in {topic}")));
         }
     }
     // An id names one message. An ordering key may have messages in each topic.
@@ -106,16 +103,16 @@ pub(super) async fn show(
             @if asked > 0 { (unsearched(&context, html! { "this id" }, known.iter().skip(MOST))) }
             @if key.is_some() {
                 (unsearched(&context, html! { "this ordering key" }, indexed.iter().copied().skip(MOST)))
-                (unsearched(&context, html! { "this ordering key, for lack of a " code { "key_index" } }, unindexed.into_iter()))
+                (unsearched(&context, html! { "this ordering key (no " code { "key_index" } ")" }, unindexed.into_iter()))
             }
-            @if key.is_some() && !indexed.is_empty() { p.muted { "Ordering keys are searched in topics with " code { "key_index" } ", for messages that were sent since it was set." } }
+            @if key.is_some() && !indexed.is_empty() { p.muted { "Ordering keys are searched only in topics with " code { "key_index" } ", among messages sent since it was set." } }
             @if !unread.is_empty() {
                 p { (sign(Level::Warn)) " These topics could not be searched:" }
                 ul { @for (topic, error) in &unread { li { a href=(context.link(format!("/topics/{}/doctor", part(topic)))) { (visible(topic)) } ": " (visible(error)) } } }
             }
             @if let Some(garbage) = garbage { (garbage) }
             @if !near.is_empty() {
-                p { "Topics whose names contain it:" }
+                p { "Topics whose names contain this text:" }
                 ul { @for topic in near.iter().take(LISTED) { li { a href=(context.link(format!("/topics/{topic}"))) { (topic) } } } }
                 (rest_at(near.len(), LISTED, &context.link(filter)))
             }
@@ -128,8 +125,7 @@ pub(super) async fn show(
     Ok(Page::new(Section::None, title, body).into_response())
 }
 
-/// Asks topics, some at a time. Returns the topics that answered with something, and adds those that could not be read to
-/// `unread`.
+/// Asks topics, a few at a time. Returns those that have a match, and adds those that could not be read to `unread`.
 async fn ask<'t, T>(
     dashboard: &Dashboard,
     calls: impl Iterator<
@@ -173,14 +169,14 @@ fn unsearched<'t>(
     } }
 }
 
-/// Returns links to the searches of garbage for an ordering key, for the groups that have most of it.
+/// Returns links to searches of garbage for an ordering key, for the groups with the most garbage.
 async fn search_in_garbage(dashboard: &Dashboard, context: &Context, key: &OrderingKey) -> Markup {
     let reading = dashboard.counts().await;
     let counts = reading.value.as_deref();
     let groups = counts.map_or_else(Vec::new, NewestCounts::groups_with_garbage);
     html! {
         p { "Garbage (dead letters) can be searched for messages with this ordering key: "
-            @if groups.is_empty() { "open " a href=(context.link("/garbage")) { "Garbage" } ", and there a group." } @else { "choose a group." } }
+            @if groups.is_empty() { "open " a href=(context.link("/garbage")) { "Garbage" } " and choose a group there." } @else { "choose a group." } }
         @if !groups.is_empty() {
             ul { @for (topic, group) in groups.iter().take(LISTED) {
                 @let path = format!("/topics/{topic}/garbage?group={}&key={}", group.group, part(key.as_str()));

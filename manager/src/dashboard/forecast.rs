@@ -29,7 +29,7 @@ const PERIODS: [(&str, u64); 4] = [
 ];
 /// The shortest step: a forecast makes steps longer until they are few enough.
 const STEP: Duration = Duration::from_secs(1);
-/// The largest number of labels of the axis, but for one more at its begin.
+/// The largest number of labels on the axis, besides one more at its start.
 const TICKS: u64 = 8;
 /// The height of the chart, and the width of a step in it.
 const HEIGHT: u64 = 180;
@@ -104,7 +104,7 @@ fn commands(context: &Context, topic: Option<&Topic>, within: Duration) -> Marku
         .render("forecast-commands")
 }
 
-/// Returns what the clocks of the viewer show at a time.
+/// Formats a time in the time zone of the viewer.
 fn shown(context: &Context, at: &str, format: &str) -> String {
     match at.parse() {
         Ok(at) => context.zone.format(at, format),
@@ -117,8 +117,7 @@ fn length(peak: &Peak) -> String {
     span(ms(&peak.to).saturating_sub(ms(&peak.from)))
 }
 
-/// Returns the labels of the axis: each with its place, in hundredths of the width. They are at the begins of steps at round
-/// times.
+/// Returns the labels of the axis, each with its position in percent of the width. They are at steps that start at round times.
 fn ticks(context: &Context, view: &ForecastView) -> Vec<(usize, String)> {
     let ends = view.steps.first().zip(view.steps.last());
     let ends = ends.map(|(first, last)| (first.from.parse(), last.to.parse()));
@@ -143,7 +142,7 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
     let steps: Vec<u64> = view.total.in_steps().collect();
     let due: u64 = steps.iter().sum();
     let most = steps.iter().copied().max().unwrap_or(0);
-    // Times of the same form are in the order of their texts.
+    // Times in the same format sort as text.
     let peak = view.peak.as_ref();
     let has_peak = |step: &Step| {
         peak.is_some_and(|peak| (step.from.as_str()..step.to.as_str()).contains(&&*peak.from))
@@ -177,7 +176,7 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
                 svg.ticks height="18" aria-hidden="true" {
                     @for (share, label) in ticks(context, view) { text x=(format!("{share}%")) y="14" text-anchor="middle" { (label) } }
                 }
-                figcaption #forecast-caption.muted { "Messages by due time, in steps of " (format_duration(Duration::from_millis(view.step_ms))) ", in the time zone " (context.zone) "; the largest has " (grouped(most)) }
+                figcaption #forecast-caption.muted { "Messages by due time, in steps of " (format_duration(Duration::from_millis(view.step_ms))) ", in the time zone " (context.zone) "; the largest step has " (grouped(most)) }
                 details #forecast-table { summary { "Show as a table" }
                     div.table-box { table.rows {
                         caption.hidden { "Messages by due time" }

@@ -1,4 +1,4 @@
-//! Log-in, log-out, and the viewer's choices.
+//! Login, logout, and the viewer's choices.
 
 use std::net::SocketAddr;
 
@@ -78,7 +78,7 @@ pub(super) async fn log_in(
             (error, StatusCode::TOO_MANY_REQUESTS)
         } else {
             sessions.failed(peer);
-            tracing::warn!(%peer, "log-in to the dashboard with an unknown token");
+            tracing::warn!(%peer, "login to the dashboard with an unknown token");
             ("Unknown token.", StatusCode::FORBIDDEN)
         };
         return Ok(page(&context, next, Some(error), status).into_response());

@@ -39,7 +39,7 @@ pub(super) struct Context {
     pub(super) api: Arc<str>,
     /// The same for the producer's routes.
     pub(super) producer: Arc<str>,
-    /// The URL of this manager, if the page has the same: for commands that work through it.
+    /// The URL of this manager, for commands that work through it; only if the page has the same URL.
     pub(super) url: Option<Arc<str>>,
     /// The time on Redis's clock.
     pub(super) now: UnixMs,

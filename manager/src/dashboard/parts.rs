@@ -127,11 +127,11 @@ pub(super) fn state(name: &str) -> Markup {
     }
 }
 
-/// Returns a line that all messages are accounted for, and how many of them were lost.
+/// Returns a line that says that all messages are accounted for, and how many of them were lost.
 pub(super) fn accounted_for(lost: u64) -> Markup {
     html! {
         @if lost == 0 { (sign(Level::Ok)) span { "All messages accounted for" } }
-        @else { (sign(Level::Note)) span title="Since the topics were declared: messages whose records were gone. Groups count them, so that more may be lost if not all groups had the same" { "All messages accounted for, " (counted(lost, "lost message")) } }
+        @else { (sign(Level::Note)) span title="Messages whose records were gone, since the topics were declared. A lower bound if groups lost different messages" { "All messages accounted for, " (counted(lost, "lost message")) } }
     }
 }
 
@@ -361,7 +361,7 @@ pub(super) fn rest(all: usize, shown: usize) -> Markup {
     html! { @if all > shown { p.muted { "and " (grouped((all - shown) as u64)) " more" } } }
 }
 
-/// Returns a line with the number of things that a list leaves out, which leads to all of them.
+/// Returns a line with the number of things that a list leaves out. It links to all of them.
 pub(super) fn rest_at(all: usize, shown: usize, href: &str) -> Markup {
     html! { @if all > shown { p.muted { a href=(href) { "and " (grouped((all - shown) as u64)) " more" } } } }
 }
@@ -377,8 +377,8 @@ pub(super) fn empty(title: &str, advice: Markup) -> Markup {
     }
 }
 
-/// Returns a command of `program`, whose words are quoted for the shell. An operator's command works through this manager if the
-/// page knows its address; senders' commands use Redis.
+/// Returns a command of `program`, whose words are quoted for the shell. Commands of `lisa-manager` work through this manager if
+/// the page knows its URL; those of other programs use Redis.
 pub(super) fn command_line(context: &Context, program: &str, words: &[&str]) -> String {
     let mut line = program.to_owned();
     match &context.url {

@@ -1,5 +1,5 @@
-//! Log-in by token. A session is a signed cookie: it names a token, and ends when that token is removed or replaced, or with a
-//! log-out, of which Redis has a list.
+//! Login by token. A session is a signed cookie that names a token. It ends when that token is removed or replaced, or with a
+//! logout: Redis has a list of ended sessions.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,11 +18,11 @@ use sha2::Sha256;
 
 /// The time without a request after which a session ends.
 const IDLE: Duration = Duration::from_hours(12);
-/// The time after its log-in at which a session ends.
+/// The time after its login at which a session ends.
 pub(super) const LONGEST: Duration = Duration::from_hours(7 * 24);
 /// The age from which a cookie is replaced by a newer one.
 const RENEW_AFTER: Duration = Duration::from_hours(1);
-/// The failed log-ins of one address in one [`WINDOW`] after which more are refused.
+/// The failed logins of one address in one [`WINDOW`] after which more are refused.
 const MOST_FAILURES: u32 = 10;
 const WINDOW: Duration = Duration::from_mins(1);
 /// The addresses whose failures are remembered.
@@ -72,7 +72,7 @@ impl Viewer {
     }
 }
 
-/// A valid session, unless it was ended.
+/// A session with a valid cookie. It may have been ended by a logout.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) viewer: Viewer,
@@ -86,13 +86,13 @@ pub(super) struct Session {
 pub(super) struct SessionId {
     /// The name in the list of ended sessions.
     pub(super) one: String,
-    /// The name there of all sessions of its token.
+    /// The name in that list for all sessions of its token.
     pub(super) all: String,
     begun: UnixMs,
 }
 
 impl SessionId {
-    /// Returns true if this session was ended, or all of its token since it began.
+    /// Returns true if this session was ended, or all sessions of its token since it began.
     pub(super) fn has_ended(&self, ended: &HashMap<String, UnixMs>) -> bool {
         ended.contains_key(&self.one) || ended.get(&self.all).is_some_and(|at| self.begun <= *at)
     }
@@ -174,7 +174,7 @@ impl Sessions {
         })
     }
 
-    /// Returns true if there is a log-in.
+    /// Returns true if there is a login.
     pub(super) fn are_required(&self) -> bool {
         !self.tokens.is_empty()
     }
@@ -239,7 +239,7 @@ impl Sessions {
             .is_some_and(|(since, count)| since.elapsed() < WINDOW && *count >= MOST_FAILURES)
     }
 
-    /// Counts a failed log-in.
+    /// Counts a failed login.
     pub(super) fn failed(&self, peer: IpAddr) {
         let mut failures = self.failures.lock();
         if failures.len() >= MOST_ADDRESSES {
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_ends_with_its_log_out_and_all_of_a_token_with_theirs() {
+    fn a_session_ends_with_its_logout_and_all_of_a_token_with_theirs() {
         let sessions = sessions(None);
         let in_a_while = UnixMs::new(now().get() + 7_200_000);
         let cookie = sessions.log_in("abc").unwrap();

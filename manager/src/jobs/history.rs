@@ -16,28 +16,28 @@ use lisa_service::config::HistoryConfig;
 use super::round::Round;
 use crate::assignment::{AssignedShard, Assignment};
 
-/// The longest time after the begin of a minute or quarter hour at which counts still stand for it.
+/// The longest time after the start of a minute or quarter hour at which counts still stand for it.
 const LATEST: Duration = Duration::from_secs(30);
 
 /// The part of the history that this manager has written.
 pub(super) struct History {
     resolutions: Vec<(Resolution, u64)>,
     topics: BTreeMap<Topic, Vec<Track>>,
-    /// The begin of the last step of each resolution for which the sums of all topics were written.
+    /// The start of the last step of each resolution for which the sums of all topics were written.
     totals: Vec<UnixMs>,
 }
 
 /// The samples of one topic in one resolution.
 struct Track {
     step_ms: u64,
-    /// The begin of the last minute or quarter hour that was handled.
+    /// The start of the last minute or quarter hour that was handled.
     handled: UnixMs,
     /// The last sample; all zero before the first one.
     sample: String,
     /// True if the sample has been noted again a step later. Consumers report lateness some seconds after a delivery.
     is_complete: bool,
-    /// The last begin at which the counts were still those of the sample. It is noted once something changes, so that the
-    /// change has a begin.
+    /// The last start of a step at which the counts were still those of the sample. It is noted once something changes, so that
+    /// the change has a start.
     unchanged_at: Option<UnixMs>,
 }
 
@@ -193,7 +193,7 @@ impl History {
     }
 }
 
-/// Returns the begin of the step at `now`.
+/// Returns the start of the step at `now`.
 const fn begin(now: UnixMs, step_ms: u64) -> UnixMs {
     UnixMs::new(now.get() / step_ms * step_ms)
 }
@@ -255,7 +255,7 @@ mod tests {
         step(14 * MINUTE, "d", &[(14, "d")]);
         step(15 * MINUTE, "d", &[]);
         step(20 * MINUTE, "d", &[]);
-        // A change at the begin of a minute: the last quiet one is noted first.
+        // A change at the start of a minute: the last quiet one is noted first.
         step(21 * MINUTE, "e", &[(20, "d"), (21, "e")]);
     }
 

@@ -33,7 +33,7 @@ const TIMES: usize = 200;
 const SHORTEST_STEP: Duration = Duration::from_secs(1);
 /// The length of the steps among which the peak is found, in ms.
 const PEAK_STEP: u64 = 60_000;
-/// The number of steps that are split to find the peak.
+/// The most steps that are split to find the peak.
 const SPLITS: usize = 4;
 
 /// The period that a forecast covers, and the length of its steps.
@@ -92,8 +92,8 @@ impl Period {
         self.step
     }
 
-    /// Returns the length of a step in ms. There are at most `most` steps: they are longer than asked for, and round, if there
-    /// would be more.
+    /// Returns the length of a step in ms. If there would be more than `most` steps, they are longer than requested, and of a
+    /// round length.
     fn step_ms(self, most: u64) -> u64 {
         let (within, step) = (millis(self.within), millis(self.step));
         match within.div_ceil(step) <= most {
@@ -103,7 +103,7 @@ impl Period {
     }
 }
 
-/// Returns the ends of the steps between two instants, and both of these. In a zone, steps end at round times of its clocks.
+/// Returns the boundaries of the steps between two instants, which are included. With a zone, steps end at round local times.
 fn boundaries(from: UnixMs, to: UnixMs, step: u64, zone: Option<&TimeZone>) -> Vec<UnixMs> {
     let next = |at: &UnixMs| {
         Some(match zone {
@@ -120,14 +120,14 @@ fn boundaries(from: UnixMs, to: UnixMs, step: u64, zone: Option<&TimeZone>) -> V
 pub(crate) struct ForecastView {
     /// The start of the first step: the time of Redis.
     pub(crate) from: String,
-    /// The length of a step; the last one may be shorter. It is longer than requested, and round, if that would be too many
-    /// steps: 60, or 23 if more than 16 shards are counted.
+    /// The length of a step; the last one may be shorter. It is longer than requested, and round, if there would be more than
+    /// 60 steps, or more than 23 for more than 16 shards.
     pub(crate) step_ms: u64,
     /// The steps, in order.
     pub(crate) steps: Vec<Step>,
     /// The sum of all topics.
     pub(crate) total: DueView,
-    /// The minute in which most becomes due, or the step if steps are shorter. Absent if nothing becomes due.
+    /// The minute in which the most messages become due, or the step if steps are shorter. Absent if no message becomes due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) peak: Option<Peak>,
     /// The topics that have messages, those with the most first.
@@ -154,7 +154,7 @@ pub(crate) struct Step {
     pub(crate) to: String,
 }
 
-/// The time in which most messages become due.
+/// The time in which the most messages become due.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Peak {
     pub(crate) from: String,
@@ -162,7 +162,7 @@ pub(crate) struct Peak {
     pub(crate) to: String,
     /// The number of messages.
     pub(crate) messages: u64,
-    /// True if other times may have more messages: too many are as busy to look at all of them, or a topic could not be counted.
+    /// True if another time may have more messages: too many steps were busy to split them all, or a topic could not be counted.
     pub(crate) is_lower_bound: bool,
 }
 
@@ -264,7 +264,7 @@ fn steps(due: &DueBefore) -> (u64, Vec<u64>, u64) {
 }
 
 /// Forecasts one topic, or those of all topics that have the most messages, on up to 64 shards. Reads the snapshot to find
-/// those. The steps begin now or, with a zone, at round times of its clocks; then the first one may be shorter, too.
+/// those. The first step starts now. With a zone, the others start at round local times, so the first one may be shorter.
 ///
 /// # Errors
 /// [`BrokerError`].
@@ -287,7 +287,7 @@ pub(crate) async fn forecast(
     };
     let now = broker.now();
     let until = now.plus(period.within);
-    // A step that is cut at the begin is one more.
+    // A first step that is cut short is one more.
     let step_ms = period.step_ms(most - u64::from(zone.is_some()));
     let boundaries = boundaries(now, until, step_ms, zone);
     let counts = count(broker, &topics, &boundaries).await;
@@ -366,8 +366,8 @@ async fn count(
     counts.collect().await
 }
 
-/// Finds the busiest minute, by splitting the busiest step until it is one. No part of a step has more messages than the step,
-/// so no other minute has more. Each step comes with its number of messages, its begin and its end.
+/// Finds the busiest minute, by splitting the busiest step until it is a minute. No part of a step has more messages than the
+/// step, so no other minute has more. Each step comes with its number of messages, its start and its end.
 async fn peak(
     broker: &Broker,
     topics: &[Arc<TopicHandle>],
@@ -407,7 +407,7 @@ async fn peak(
     let is_exact = |busiest: &(u64, Reverse<UnixMs>, UnixMs)| length(busiest) <= PEAK_STEP;
     match steps.peek().is_some_and(is_exact) {
         true => steps.pop().map(|busiest| peak(busiest, is_partial)),
-        // Of the shortest ones.
+        // The busiest of the shortest ones.
         false => {
             let shortest = steps.iter().map(length).min()?.max(PEAK_STEP);
             let steps = steps.into_iter().filter(|step| length(step) <= shortest);
@@ -546,7 +546,7 @@ mod tests {
         assert_eq!(ends(period(10, 3), 9), [0, 3000, 6000, 9000, 10_000]);
         assert_eq!(ends(period(3600, 1), STEPS).len(), 61);
         assert_eq!(ends(Period::default(), STEPS).len(), 49);
-        // Not of 1h2m36s522ms.
+        // Round, not 1h2m36s522ms.
         assert_eq!(ends(Period::default(), STEPS_OF_MANY)[1], 7_200_000);
     }
 

@@ -45,9 +45,9 @@ pub(crate) struct HistoryView {
     pub(crate) steps: Vec<HistoryStep>,
 }
 
-/// A step of a history. What was not recorded is null. A step of which only a part was recorded has the rates of that part. In
-/// the history of all topics together, nothing is known from one sample to the next if a topic became unreadable, or readable
-/// again, in between.
+/// A step of a history. What was not recorded is null. A step that was recorded in part has the rates of that part. In the
+/// history of all topics together, the time between two samples counts as not recorded if a topic became unreadable, or
+/// readable again, in between.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct HistoryStep {
     /// The start of the step.
@@ -129,8 +129,8 @@ impl HistoryPeriod {
         })
     }
 
-    /// Reads the samples. Those of minutes are among those of quarter hours: they have what happened before the first quarter
-    /// hour of a new relay, and after one that was missed.
+    /// Reads the samples. For quarter hours, this includes the samples of minutes: they have what happened before the first
+    /// quarter hour of a new relay, and after one that was missed.
     async fn samples<E>(
         self,
         minutes: impl Future<Output = Result<BTreeMap<UnixMs, Sample>, E>>,
@@ -148,7 +148,7 @@ impl HistoryPeriod {
         self.resolution.step_ms() * self.group
     }
 
-    /// Returns the begins of the steps that have ended at `now`, and of the running one.
+    /// Returns the starts of the steps that have ended at `now`, and of the running one.
     fn ticks(self, now: UnixMs) -> Vec<UnixMs> {
         let step = self.step_ms();
         let last = now.get() / step * step;
@@ -160,8 +160,8 @@ impl HistoryPeriod {
     }
 }
 
-/// Reads the history of a topic up to `now`, when it had the counts `stats`. Costs one round trip, and one more beside it for
-/// quarter hours.
+/// Reads the history of a topic up to `now`, when it had the counts `stats`. Costs one round trip, and a concurrent one
+/// for quarter hours.
 ///
 /// # Errors
 /// [`BrokerError`].
@@ -186,7 +186,7 @@ pub(crate) async fn history(
 }
 
 /// Reads the history of all topics together up to now. `counts` are their newest counts. Costs one round trip for any number
-/// of topics, and one more beside it for quarter hours.
+/// of topics, and a concurrent one for quarter hours.
 ///
 /// # Errors
 /// [`BrokerError`].
@@ -277,7 +277,7 @@ fn steps(
     ends.chain(running).collect()
 }
 
-/// Returns a step: the sum of what happened between its neighboring samples. So a long step is the sum of the short ones.
+/// Returns a step: the sum of what happened between its consecutive samples. So a long step is the sum of the short ones.
 fn step<'s>(
     (from, to): (UnixMs, UnixMs),
     first: Option<&'s Sample>,
@@ -417,7 +417,7 @@ mod tests {
                 }
             }
         }
-        // A step whose begin and end a new relay has not seen, and one that has not ended.
+        // A step whose start and end a new relay has not seen, and one that has not ended.
         assert_eq!(
             sent(&[0, 15], &[(5, 0), (6, 40), (14, 50)], 99)[0],
             Some(50)
@@ -530,7 +530,7 @@ mod tests {
         assert_eq!(steps(360, 72), (5, 73));
         assert_eq!(steps(361, 1000), (15, 26));
         assert_eq!(steps(7 * 24 * 60, 84), (120, 85));
-        // Round ones: not of 4 and of 105 minutes.
+        // Round, not 4 and 105 minutes.
         assert_eq!(
             (steps(360, 96), steps(7 * 24 * 60, 96)),
             ((5, 73), (120, 85))

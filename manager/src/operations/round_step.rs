@@ -1,11 +1,11 @@
-//! The lengths of steps that people read at a glance: of a chart, a table or a forecast.
+//! The lengths of steps that are easy to read in a chart, a table or a forecast.
 
 use std::time::Duration;
 
 use lisa_core::time::millis;
 
 const DAY: Duration = Duration::from_hours(24);
-/// Each divides a day, so that steps begin at midnight.
+/// Each divides a day, so that a step begins at each midnight.
 const ROUND: [Duration; 19] = [
     Duration::from_secs(1),
     Duration::from_secs(2),
@@ -28,7 +28,7 @@ const ROUND: [Duration; 19] = [
     DAY,
 ];
 
-/// Returns the shortest round length of at least so many ms, in ms: whole days if it is longer than one.
+/// Returns the shortest round length of at least `at_least` ms, in ms. Above a day, it is a whole number of days.
 pub(crate) fn round_step(at_least: u64) -> u64 {
     let mut round = ROUND.into_iter().map(millis);
     let day = millis(DAY);

@@ -36,7 +36,8 @@ struct Payload(Vec<u8>);
 
 /// Sends one message. The body is its payload, byte for byte, and may be empty.
 ///
-/// The message keeps Content-Type, traceparent and tracestate as headers, and each `Lisa-Header-X` as header `X`, which must not start with `lisa-`.
+/// The message keeps Content-Type, traceparent and tracestate as headers, and each `Lisa-Header-X` as header `X`. The
+/// name `X` must not start with `lisa-`.
 #[utoipa::path(
     post, operation_id = "send_message", path = "/v1/topics/{topic}/messages", tag = "messages",
     request_body(content((inline(Payload) = "application/octet-stream"), (inline(Payload) = "*/*"))),

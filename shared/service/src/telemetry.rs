@@ -1,4 +1,4 @@
-//! Logging of a process: `tracing` to stderr, as text or JSON. A log that cannot be written stops nothing. Panics are logged, too.
+//! Logging of a process: `tracing` to stderr, as text or JSON, including panics. A log that cannot be written stops nothing.
 //!
 //! Sets the global subscriber, so only `main` may call it; libraries only emit events. Metrics are in [`crate::metrics`].
 
@@ -92,7 +92,7 @@ fn init_with(format: LogFormat, default: &'static str) -> Result<(), TelemetryEr
     Ok(())
 }
 
-/// Logs a panic. The hook of the standard library writes to stderr itself: that waits as long as stderr blocks.
+/// Logs a panic. The hook of the standard library writes to stderr directly, so it waits as long as stderr blocks.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let backtrace = Backtrace::capture();
     let backtrace = (backtrace.status() == BacktraceStatus::Captured).then_some(backtrace);
@@ -104,7 +104,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
         "{}",
         panic_text(panic.payload())
     );
-    // It may end the process.
+    // A panic of this thread may end the process.
     if this.name() == Some("main") {
         flush();
     }
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_one_line_of_the_log_with_its_place() {
+    fn a_panic_is_one_line_of_the_log_with_its_location() {
         #[derive(Clone, Default)]
         struct Lines(Arc<Mutex<Vec<u8>>>);
         impl io::Write for Lines {

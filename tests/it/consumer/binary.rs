@@ -266,7 +266,7 @@ async fn a_sink_that_can_never_work_ends_the_start_with_78_and_takes_no_message(
     assert_eq!((group.ready, group.garbage), (1, 0));
 }
 
-/// The configuration of a consumer of a relay that runs this script of a shell for each delivery.
+/// The configuration of a consumer of a relay that runs this shell script for each delivery.
 fn running(relay: &Relay, script: &str) -> String {
     format!(
         r#"
@@ -321,7 +321,7 @@ async fn a_program_cannot_read_the_environment_of_its_consumer() {
     relay.assert_drained().await;
 }
 
-/// The ids of the children of a process, dead ones that were not reaped included.
+/// The ids of the children of a process, including zombies.
 fn children(of: u32) -> Vec<u32> {
     let child = |entry: std::io::Result<std::fs::DirEntry>| {
         let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;

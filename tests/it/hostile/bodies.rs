@@ -201,7 +201,6 @@ async fn a_declared_length_beyond_the_limit_is_refused_before_a_byte_of_it() {
     assert_eq!(victim.accepted().await, 0);
 }
 
-/// Includes the array of an object's members in their order, which a parser may take for the object.
 #[tokio::test]
 async fn a_body_with_a_content_coding_is_refused_at_every_route() {
     let victim = Victim::combined().await;
@@ -228,6 +227,7 @@ async fn a_body_with_a_content_coding_is_refused_at_every_route() {
     }
 }
 
+/// Includes the array of an object's members in their order, which a parser may take for the object.
 #[tokio::test]
 async fn a_body_that_is_no_object_changes_nothing_on_any_route() {
     let victim = Victim::combined().await;

@@ -245,7 +245,7 @@ async fn a_session_has_the_scopes_of_its_token_and_a_forged_one_has_none() {
         assert_eq!(
             site.post(action, "", "").await,
             303,
-            "{action}: to the log-in"
+            "{action}: to the login"
         );
     }
     let forged = format!("{}x", anna);
@@ -279,7 +279,7 @@ async fn a_session_has_the_scopes_of_its_token_and_a_forged_one_has_none() {
             .status(),
         403
     );
-    // A log-out ends the session wherever its cookie is, and no other session of the token.
+    // A logout ends the session wherever its cookie is, and no other session of the token.
     let (_, other) = site.log_in("abc").await;
     assert_eq!(site.post("/logout", &anna, "").await, 303);
     for path in ["/topics/t/resume", "/logout"] {

@@ -33,7 +33,7 @@ impl Stage {
         }
     }
 
-    /// Counts the topic at so many seconds after a minute since the begin.
+    /// Counts the topic at so many seconds after a minute since the beginning.
     async fn count(&self, minute: u64, seconds: u64) {
         let now = (self.begin + minute) * MINUTE + seconds * 1000;
         self.running.broker().set_virtual_now(UnixMs::new(now));
@@ -45,7 +45,7 @@ impl Stage {
         send(self.running.broker(), &topic, after(ms(LATER))).await;
     }
 
-    /// Returns the minutes since the begin that have a sample, each with the number of messages sent.
+    /// Returns the minutes since the beginning that have a sample, each with the number of messages sent.
     async fn samples(&self, resolution: Resolution) -> Vec<(u64, u64)> {
         let topic = self.running.topic("t").await;
         let samples = self
@@ -106,7 +106,7 @@ async fn a_history_that_is_off_is_not_written_and_a_short_one_is_bounded() {
 }
 
 impl Stage {
-    /// Returns the minutes since the begin that have a sample of all topics, each with its sums.
+    /// Returns the minutes since the beginning that have a sample of all topics, each with its sums.
     async fn totals(&self, resolution: Resolution) -> Vec<(u64, Sample)> {
         let broker = self.running.broker();
         let samples = broker.total_samples(resolution, UnixMs::default()).await;

@@ -18,7 +18,7 @@ use lisa_core::state::{End, Ended};
 use lisa_tests::snapshot::Text;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The end of the name of a consumer that only holds deliveries with a lease of their own.
+/// The suffix of the name of a consumer that only holds deliveries with a lease of their own.
 pub(super) const HOLDS_LEASES: &str = "-leases";
 
 /// The fields that Redis keeps for a message that uses a feature.

@@ -104,7 +104,7 @@
   if (body.dataset.keys !== "on") return;
   let leader = 0, row = -1;
   function move(by) {
-    // The table of a chart is closed at first.
+    // Skips the tables of charts that are closed.
     const rows = [...document.querySelectorAll("main tbody tr")].filter((row) => !row.closest("details:not([open])"));
     if (!rows.length) return;
     rows[row]?.classList.remove("at");

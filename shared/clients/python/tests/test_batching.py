@@ -1,4 +1,4 @@
-"""Tests of what leaves together: nothing is lost, doubled or given to another caller."""
+"""Tests of automatic batching: nothing is lost, sent twice or returned to another caller."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNT = 300
 
 
 class Relay:
-    """A server in front of the relay that notes the sizes of batches, and fails the first ones in several ways."""
+    """A server in front of the relay that records the sizes of batches, and fails two of them in different ways."""
 
     def __init__(self, part: str) -> None:
         self.part, self.sizes, self.lock = part, list[int](), threading.Lock()
@@ -43,7 +43,7 @@ class Relay:
         return None if nth == 5 else result
 
 
-def test_sends_of_threads_leave_together_and_each_gets_its_own_receipt(lisa: Lisa, topic: str) -> None:
+def test_sends_of_threads_share_requests_and_each_gets_its_own_receipt(lisa: Lisa, topic: str) -> None:
     relay = Relay("messages:batch")
     with serve(relay.answer) as proxy, Lisa(proxy.url) as other, ThreadPoolExecutor(50) as threads:
 
@@ -58,7 +58,7 @@ def test_sends_of_threads_leave_together_and_each_gets_its_own_receipt(lisa: Lis
     assert sum(relay.sizes) >= COUNT and len(relay.sizes) < COUNT / 3, relay.sizes
 
 
-def test_sends_of_tasks_leave_together_and_each_gets_its_own_receipt(lisa: Lisa, topic: str) -> None:
+def test_sends_of_tasks_share_requests_and_each_gets_its_own_receipt(lisa: Lisa, topic: str) -> None:
     relay = Relay("messages:batch")
 
     async def main(url: str) -> list[Any]:
@@ -118,7 +118,7 @@ def test_an_item_that_is_repeated_holds_up_no_other(topic: str) -> None:
         asyncio.run(main(server.url))
 
 
-def test_a_call_that_is_cancelled_before_it_leaves_is_not_sent(topic: str) -> None:
+def test_a_call_that_is_cancelled_while_it_waits_is_not_sent(topic: str) -> None:
     relay = Relay("messages:batch")
     relay.hold.clear()
 

@@ -1,4 +1,4 @@
-/** Batches: the items of a request, their results, and single calls that leave together. */
+/** Batches: the items of a request, their results, and the batching of single calls. */
 
 import { LisaError, Problem } from "./errors.js";
 import { endOfTurn, pause } from "./time.js";
@@ -9,7 +9,7 @@ const MAX_LENGTH = (1024 * 1024) / 3;
 /** The most requests of a batcher that are in flight. */
 const MAX_IN_FLIGHT = 2;
 
-/** An item of a batch, and what its tries have shown. */
+/** An item of a batch, with what its tries have shown. */
 export class Item {
   /** Its JSON. */
   readonly text: string;
@@ -22,7 +22,7 @@ export class Item {
     this.#id = body.id;
   }
 
-  /** Takes the result of a try. Returns it if it is final, completed by what the tries before have shown. */
+  /** Takes the result of a try. Returns it if it is final, completed with what earlier tries have shown. */
   conclude<T>(result: T | LisaError, tries: number): { final: T | LisaError } | undefined {
     if (!(result instanceof LisaError)) return { final: result };
     this.#tries += 1;
@@ -55,8 +55,8 @@ export function fitting(items: readonly { readonly text: string }[]): number {
 }
 
 /**
- * Sends items in order, one request after the other. Returns a result for each. A request that is refused as a whole is the last
- * one: the others would be refused, too.
+ * Sends items in order, one request after the other. Returns a result for each. If a request is refused as a whole, no more are
+ * sent: they would be refused, too.
  */
 export async function sendInOrder<T>(items: readonly Item[], attempt: Attempt<T>, tries: number): Promise<(T | LisaError)[]> {
   const results = new Map<Item, T | LisaError>();
@@ -92,8 +92,8 @@ interface Call<T> extends Pick<Item, "text"> {
 }
 
 /**
- * Sends the items of single calls. The first one leaves at once. Those that are added while requests are in flight leave together
- * in the next request. An item that is repeated holds up no other.
+ * Sends the items of single calls in batches. The first one is sent at once. Those that are added while requests are in flight
+ * are sent together in the next request. A repeated item does not delay others.
  */
 export class Batcher<T> {
   readonly #attempt: Attempt<T>;
@@ -122,7 +122,7 @@ export class Batcher<T> {
   #push(call: Call<T>): void {
     this.#waiting.push(call);
     if (this.#isScheduled) return;
-    // After the code that runs now, which may add more.
+    // Waits for the code that runs now, which may add more.
     this.#isScheduled = true;
     void endOfTurn().then(() => {
       this.#isScheduled = false;

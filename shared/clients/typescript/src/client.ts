@@ -133,8 +133,8 @@ export class Lisa {
   }
 
   /**
-   * Sends a message. Throws a `LisaError`; to repeat the send, use its `id`. Sends that are made while others are in flight leave
-   * together in one request, in any order; `await` each if their order matters.
+   * Sends a message. Throws a `LisaError`; to repeat the send, use its `id`. Sends that are made while others are in flight share
+   * requests, and may be stored in any order; `await` each if the order matters.
    */
   async send(topic: string, payload: unknown, options: SendOptions = {}): Promise<Sent> {
     const message = item({ ...options, payload });
@@ -170,7 +170,7 @@ export class Lisa {
     return this.#call(request, (body) => object(body, "id", "outcome") as unknown as Sent);
   }
 
-  /** Delivers a message now that is waiting for its due time or for its next attempt. */
+  /** Delivers now a message that is waiting for its due time or for its next attempt. */
   async deliverNow(topic: string, id: string, key?: string): Promise<Sent> {
     const request = { method: "POST", path: path("topics", topic, "messages", id, "deliver-now"), headers: keyHeader(key) };
     return this.#call(request, (body) => object(body, "id", "outcome") as unknown as Sent);
@@ -213,7 +213,7 @@ export class Lisa {
     await runWorker(this, topic, handler, options);
   }
 
-  /** Returns the function that sends items there, once. */
+  /** Returns a function that sends items to a path, once. */
   #attempt<T>(where: string, isToGateway: boolean): Attempt<T> {
     return async (items) => {
       const content = `[${items.map(({ text }) => text).join()}]`;

@@ -17,7 +17,7 @@ export class LisaError extends Error {
   /** The time before the next try that the server requests, in milliseconds. */
   readonly retryAfter: number = 0;
 
-  /** Returns an equal error, for each item of a batch that failed as a whole. */
+  /** Returns a copy of this error: each item of a batch that failed as a whole gets one. */
   copy(): LisaError {
     return new LisaError(this.message, { cause: this.cause });
   }

@@ -10,7 +10,7 @@ const MAX_PAYLOADS = 128 * 1024 * 1024;
 export interface Request {
   method: string;
   path: string;
-  /** JSON. */
+  /** The body, as JSON. */
   content?: string;
   headers?: Record<string, string>;
   isToGateway?: boolean;

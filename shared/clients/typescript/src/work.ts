@@ -62,8 +62,8 @@ interface Running {
 }
 
 /**
- * Pulls as many messages as handlers are free. Handlers end in any order, and their outcomes leave in batches while the next messages
- * are pulled and handled: up to `concurrency` outcomes may be on their way.
+ * Pulls as many messages as there are free handlers. Handlers end in any order, and their outcomes are sent in batches while the
+ * next messages are pulled and handled: up to `concurrency` outcomes may be in flight.
  */
 class Worker {
   readonly #handler: Handler;
@@ -100,7 +100,10 @@ class Worker {
     }
   }
 
-  /** Returns the number of messages to pull now. A second pull is for many handlers: otherwise, the first one is about to return. */
+  /**
+   * Returns the number of messages to pull now. A second pull is only for at least half of the handlers: otherwise, the first one
+   * will return soon.
+   */
   #wanted(): number {
     const free = this.#concurrency - this.#running.size - this.#requested;
     const isSecond = this.#pulls > 0;
@@ -136,7 +139,7 @@ class Worker {
     }
   }
 
-  /** Runs a handler, and settles. Throws nothing. */
+  /** Runs a handler, and settles its delivery. Throws nothing. */
   async #handle(delivery: Delivery): Promise<void> {
     const running = { delivery, lost: new AbortController(), extendedAt: Date.now() };
     this.#running.add(running);

@@ -1,4 +1,4 @@
-// Tests of what leaves together: nothing is lost, doubled or given to another caller.
+// Tests of automatic batching: nothing is lost, sent twice or returned to another caller.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -12,7 +12,7 @@ let topics = 0;
 const topic = () => `ts-batch-${process.pid}-${topics++}`;
 const isCode = (code) => (error) => error instanceof Problem && error.code === code;
 
-/** Passes requests on, notes the sizes of the batches whose path ends with `part`, and fails two of them. */
+/** Passes requests on, records the sizes of the batches whose path ends with `part`, and fails two of them. */
 function relay(part) {
   const sizes = [];
   const answer = async (request, response) => {
@@ -41,7 +41,7 @@ async function fiftyAtATime(call) {
   return results;
 }
 
-test("sends leave together, and each gets its own receipt", async () => {
+test("sends share requests, and each gets its own receipt", async () => {
   const [name, { answer, sizes }] = [topic(), relay("messages:batch")];
   await serve(answer, async (proxy) => {
     const other = new Lisa(proxy);

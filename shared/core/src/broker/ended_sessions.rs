@@ -1,5 +1,5 @@
-//! The sessions of dashboards that were ended by a log-out. A cookie is valid by its signature alone, so each manager asks which
-//! ones have ended.
+//! The sessions of dashboards that were ended by a logout. The signature alone makes a cookie valid, so each manager asks which
+//! sessions have ended.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::time::UnixMs;
 const ENDED_SESSIONS_KEPT: usize = 10_000;
 
 impl Broker {
-    /// Records that a session ended at `now`, and forgets those that ended more than `longest` before: longer than a session
-    /// lasts. Costs three commands.
+    /// Records that a session ended at `now`, and forgets those that ended more than `longest` before: no session lasts longer
+    /// than that. Costs three commands.
     ///
     /// # Errors
     /// [`BrokerError`]. The call can be repeated.

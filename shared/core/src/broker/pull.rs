@@ -15,8 +15,8 @@ use crate::topic::{Group, Shard};
 /// The consumer that holds deliveries with a lease that is shorter than the topic's, so that they can be listed without
 /// those of other consumers.
 pub const SHORT_LEASES: &str = "short-leases";
-/// The end of the names of consumers that hold deliveries with a lease of their own and read nothing. A manager touches these
-/// deliveries in the name of their holder, so its name must not be that of a reader: the reader would count as present.
+/// The suffix of the names of consumers that hold deliveries with a lease of their own and read nothing. A manager touches these
+/// deliveries on behalf of their holder, so that must not have the name of a reader: the reader would count as present.
 const HOLDS: &str = "-leases";
 
 /// Returns the name of the process that granted a lease, or read a delivery, from that of the consumer that holds it.
@@ -40,7 +40,7 @@ impl Broker {
     /// Sets a lease of their own for deliveries in flight, from now on, regardless of their holder. At its end they are charged
     /// an attempt.
     ///
-    /// From now on, a consumer named `consumer` and `-leases` holds them, unless the lease is shorter than the topic's: then
+    /// From now on, the consumer `<consumer>-leases` holds them, unless the lease is shorter than the topic's: then
     /// [`SHORT_LEASES`] does.
     ///
     /// # Errors

@@ -41,8 +41,8 @@ impl MessageId {
         id.parse().expect("a word, a colon and 32 digits")
     }
 
-    /// Returns true for an id in the form of those of callbacks. No sender may choose one: its message would make the callback
-    /// a duplicate.
+    /// Returns true for an id of the form that callbacks have. No sender may choose one, because its message would make the
+    /// callback a duplicate.
     pub fn is_of_callback(&self) -> bool {
         let Some((outcome, digits)) = self.as_str().split_once(':') else {
             return false;

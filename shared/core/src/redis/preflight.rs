@@ -99,8 +99,8 @@ pub async fn check(
     Ok(findings)
 }
 
-/// Checks the settings that an operator may change while the server runs, and the room that they leave, with three requests to
-/// each server.
+/// Checks the settings that an operator may change while the server runs, and how near its connections are to their limit, with
+/// three requests to each server.
 ///
 /// # Errors
 ///
@@ -376,7 +376,7 @@ async fn eviction(asker: &Asker<'_>, allowed: bool) -> Result<Option<Finding>, C
 
 /// Checks whether the server will soon refuse connections, also those of operators.
 async fn connections(asker: &Asker<'_>) -> Result<Option<Finding>, ConnectionError> {
-    // A user that may not read INFO gets a finding about other sections.
+    // If the user may not run INFO, another check reports it.
     let Ok(info) = asker.info("clients").await? else {
         return Ok(None);
     };
@@ -384,10 +384,9 @@ async fn connections(asker: &Asker<'_>) -> Result<Option<Finding>, ConnectionErr
     let (Some(open), Some(limit)) = (number("connected_clients"), number("maxclients")) else {
         return Ok(None);
     };
-    // Without their number, so that it is logged once.
-    let what =
-        format!("more than {MOST_CONNECTIONS} % of maxclients ({limit}) connections are open");
-    let advice = "raise maxclients: a consumer needs one for each subscription and shard";
+    // Without the number of connections, so that an equal finding is logged only once.
+    let what = format!("more than {MOST_CONNECTIONS} % of maxclients ({limit}) are in use");
+    let advice = "raise maxclients: a consumer needs a connection for each subscription and shard";
     let is_near = open.saturating_mul(100) > limit.saturating_mul(MOST_CONNECTIONS);
     Ok(is_near.then(|| finding(Level::Warn, what, advice)))
 }

@@ -97,8 +97,11 @@ fn source(mut row: Table<'_>, others: &[SourceConfig]) -> Option<SourceConfig> {
             row.reject("name", "allowed is [a-z0-9][a-z0-9_-]{0,30}");
         }
         if name.parse::<CallbackOutcome>().is_ok() {
-            // Its ids with a hash would be those of callbacks, which no sender may choose.
-            row.reject("name", "the ids of callbacks start with this word");
+            // The ids that it derives from a hash would be those of callbacks, which no sender may choose.
+            row.reject(
+                "name",
+                "reserved: the ids of callbacks start with this word",
+            );
         }
         if others.iter().any(|other| other.name == *name) {
             row.reject("name", "another source has this name");

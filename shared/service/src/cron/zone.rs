@@ -28,7 +28,7 @@ impl TimeZone {
     pub const UTC: Self = Self(Zone::UTC);
 
     /// Returns the first instant after `after` at which the zone's clocks show a multiple of `step` ms since midnight. `step`
-    /// divides a day, or is whole days.
+    /// must divide a day, or be a whole number of days.
     pub fn next_multiple(&self, step: u64, after: UnixMs) -> UnixMs {
         let step = i64::try_from(step.max(1)).unwrap_or(i64::MAX);
         let offset = self.offset(after);
@@ -36,7 +36,7 @@ impl TimeZone {
         let shown = after.saturating_add(offset);
         let next = shown.saturating_add(step - shown.rem_euclid(step));
         let at = |offset: i64| UnixMs::new(next.saturating_sub(offset).unsigned_abs());
-        // The clocks may change before.
+        // The clocks may change before then.
         let changed = self.offset(at(offset));
         let is_round = next.saturating_add(changed - offset).rem_euclid(step) == 0;
         match is_round || next.saturating_sub(changed) <= after {
@@ -45,7 +45,7 @@ impl TimeZone {
         }
     }
 
-    /// Returns what the zone's clocks show, in a format of `strftime`.
+    /// Formats an instant in the local time of the zone, as `strftime` does.
     pub fn format(&self, at: UnixMs, format: &str) -> String {
         let shown = Timestamp::from(at).to_zoned(self.0.clone());
         shown.strftime(format).to_string()

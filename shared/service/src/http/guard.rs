@@ -89,8 +89,8 @@ impl Guard {
     }
 }
 
-/// Checks that a body has no content coding. Lisa decodes none: the receiver would get compressed bytes under the
-/// `Content-Type` of what they are without compression.
+/// Checks that a body has no content coding. Lisa decodes none, so a receiver would get compressed bytes with the
+/// `Content-Type` of the uncompressed content.
 ///
 /// # Errors
 /// The problem `unsupported_media_type`.
@@ -104,7 +104,7 @@ pub fn check_coding(headers: &HeaderMap) -> Result<(), Problem> {
     if codings.all(is_identity) {
         return Ok(());
     }
-    let why = "allowed is only `identity`: bodies are not decompressed";
+    let why = "only `identity` is allowed: bodies are not decompressed";
     let detail = format!("Content-Encoding: {why}");
     Err(Problem::new(ProblemCode::UnsupportedMediaType, detail).error("Content-Encoding", why))
 }
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_at_the_wrong_listener_learns_the_right_one() {
+    fn a_refusal_by_the_wrong_listener_names_the_right_one() {
         let (get, post) = (Method::GET, Method::POST);
         for (method, path, listener) in [
             (&post, "/v1/topics/t/messages", "producer.listen"),

@@ -1,7 +1,7 @@
 //! Limits routes that only read: the time of a read, the number of concurrent reads, and each client's share of them.
 //!
 //! A client may read for a quarter of the time: after a while, its reads wait until it has rested for three times as long as
-//! at least one of them ran. A server runs one call at a time, so their work for it takes no longer than that.
+//! at least one of them ran. A server runs one call at a time, so it works no longer than that for these reads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use super::share::{Client, Share, Shares, Shortage};
 const READ_WITHIN: Duration = Duration::from_secs(2);
 /// The rest that a client owes for its reads, as a multiple of the time during which at least one of them ran.
 const REST: u32 = 3;
-/// The rest that a client may owe and still read: for 2 s of reads at a time.
+/// The rest that a client may owe and still begin a read: that for 2 s of reads.
 const FREE_REST: Duration = Duration::from_secs(6);
 /// The most rest beyond that, which must not outlast the wait for a slot: slow reads are not the fault of their client alone.
 const LONGEST_REST: Duration = Duration::from_millis(1500);
-/// The number of clients from which on idle ones are forgotten.
+/// The number of clients at which idle ones are forgotten.
 const MANY_CLIENTS: usize = 256;
 /// The number of concurrent reads of a process.
 const CONCURRENT_READS: usize = 32;
@@ -73,7 +73,7 @@ impl Reads {
         Self::new(CONCURRENT_STATISTICS, SHARE_OF_STATISTICS, READ_WITHIN)
     }
 
-    /// Creates the limits of changes that search all shards for their message, which costs as much as to look it up.
+    /// Creates the limits of changes that search all shards for their message, which costs as much as a lookup.
     #[must_use]
     pub fn of_searches() -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Reads {
     /// Waits for a slot for a read of this client.
     ///
     /// # Errors
-    /// The problem `unavailable`: none is free in time.
+    /// The problem `unavailable`: no slot is free in time.
     pub async fn turn(&self, client: Client) -> Result<Turn, Problem> {
         let until = Instant::now() + self.within;
         let mut slot = self.slots.begin(client);
@@ -129,7 +129,7 @@ impl Reads {
         Err(Problem::new(ProblemCode::Unavailable, detail))
     }
 
-    /// Begins a read in this slot, or returns the time for which its client must rest before.
+    /// Begins a read in this slot, or returns the time for which its client must rest first.
     fn rest(&self, slot: &Share, now: Instant) -> Option<Duration> {
         let mut clocks = self.clocks.lock();
         if clocks.len() >= MANY_CLIENTS {

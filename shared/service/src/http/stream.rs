@@ -4,8 +4,8 @@
 //! socket that still has unread bytes. Then the kernel sends a reset, which can overtake the response. This module discards
 //! the unread bytes first.
 //!
-//! A client may close its side after a request and still wait for the response. TCP shows no difference to a client that has
-//! left, so the route decides: [`ends_with_client`].
+//! A client may close its side after a request and still wait for the response. In TCP, this looks the same as a client that
+//! has left, so the route decides: [`ends_with_client`].
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -35,9 +35,9 @@ tokio::task_local! {
     static EXCHANGE: Arc<Exchange>;
 }
 
-/// Ends the request being answered, and its connection, once the client closes its side: nobody may wait for the response.
+/// Ends the request being answered, and its connection, once the client closes its side, since it may have left.
 ///
-/// For a request that holds something until its client leaves, or that takes long. Any other request is answered.
+/// Use it for a request that holds a resource until its client leaves, or that takes long. Any other request is answered.
 pub fn ends_with_client() {
     let _ = EXCHANGE.try_with(|exchange| {
         exchange.ends_with_client.store(true, Ordering::Relaxed);
@@ -53,7 +53,7 @@ pub(super) struct Exchange {
     unread: AtomicBool,
     hurried: AtomicBool,
     ends_with_client: AtomicBool,
-    /// Notified when the current request begins to end with its client.
+    /// Notified when the current request calls [`ends_with_client`].
     watch: Notify,
 }
 
@@ -78,7 +78,7 @@ impl Exchange {
     pub(super) async fn abandoned(&self, tcp: &TcpStream) {
         loop {
             self.watch.notified().await;
-            // Bytes are of a further request, which hides the end of the stream: then the current one is answered.
+            // Bytes belong to a further request, which hides the end of the stream: then the current one is answered.
             let end = tcp.peek(&mut [0]).await;
             if !matches!(end, Ok(1)) && self.ends_with_client.load(Ordering::Relaxed) {
                 return;

@@ -13,9 +13,9 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// The number of lines that wait while stderr blocks.
 const QUEUE: usize = 4096;
-/// The size of these lines, in bytes.
+/// The largest total size of these lines, in bytes.
 const QUEUED_BYTES: usize = 4 << 20;
-/// The interval at which the end of the process looks for room in the queue.
+/// The interval at which a flush checks for room in the queue.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// The longest wait for these lines at the end of the process.
 const FLUSH: Duration = Duration::from_secs(1);

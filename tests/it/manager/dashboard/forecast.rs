@@ -5,7 +5,7 @@ use lisa_core::time::UnixMs;
 
 const MINUTE: u64 = 60_000;
 
-/// Returns the begins of the steps in the table of a page.
+/// Returns the starts of the steps in the table of a page.
 fn begins(page: &str) -> Vec<String> {
     let (_, table) = page.split_once("id=\"forecast-table\"").expect("a table");
     let (table, _) = table.split_once("</table>").unwrap();

@@ -99,7 +99,7 @@ async fn a_search_lists_all_that_matches_and_says_what_it_did_not_search() {
     // One topic has an index and matches. Another one has failed messages of the same key.
     let expected = [
         "<a href=\"/topics/indexed/messages?key=cust-7\">",
-        "Not searched for this ordering key, for lack of a <code>key_index</code>: 2 topics",
+        "Not searched for this ordering key (no <code>key_index</code>): 2 topics",
         "<a href=\"/topics/other\">",
         "<a href=\"/topics/t/garbage?group=default&amp;key=cust-7\">",
     ];

@@ -1,4 +1,4 @@
-"""Single calls that leave together: those that are made while requests are in flight form the next one."""
+"""Batching of single calls: those made while requests are in flight are sent together in the next one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MAX_IN_FLIGHT = 2
 
 
 class AsyncBatcher(Generic[T]):
-    """Sends the items of single calls. The first one leaves at once. An item that is repeated holds up no other."""
+    """Sends the items of single calls in batches. The first is sent at once. A repeated item does not delay others."""
 
     def __init__(self, attempt: Callable[[list[Item]], Awaitable[Answer[T]]], tries: int) -> None:
         self._attempt, self._tries = attempt, tries
         self._waiting: deque[tuple[Item, asyncio.Future[T | LisaError]]] = deque()
         self._in_flight = 0
         self._scheduled: asyncio.AbstractEventLoop | None = None
-        # asyncio itself keeps no task alive.
+        # asyncio itself keeps only weak references to tasks.
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -46,9 +46,9 @@ class AsyncBatcher(Generic[T]):
     def _push(self, item: Item, future: asyncio.Future[T | LisaError]) -> None:
         self._waiting.append((item, future))
         loop = asyncio.get_running_loop()
-        # A loop that was closed flushes nothing any more.
+        # A closed loop no longer flushes.
         if self._scheduled is not loop:
-            # After the code that runs now, which may add more.
+            # Waits for the code that runs now, which may add more.
             self._scheduled = loop
             loop.call_soon(self._flush)
 
@@ -98,7 +98,7 @@ class _Call(Generic[T]):
 
 
 class ThreadBatcher(Generic[T]):
-    """Does the same for calls of threads. The requests are made by those threads that wait for them."""
+    """Does the same for calls of threads. The threads that wait also make the requests."""
 
     def __init__(self, attempt: Callable[[list[Item]], Answer[T]], tries: int) -> None:
         self._attempt, self._tries = attempt, tries
@@ -152,7 +152,7 @@ class ThreadBatcher(Generic[T]):
         try:
             answer = self._attempt([call.item for call in calls])
         except BaseException:
-            # Of this thread, such as KeyboardInterrupt: the other threads send their items again.
+            # An error of this thread only, such as KeyboardInterrupt: the other threads send their items again.
             with self._lock:
                 self._in_flight -= 1
                 for call in reversed(calls):

@@ -185,7 +185,7 @@ class Lisa(_Client):
     def send(self, topic: str, payload: Payload, **options: Unpack[SendOptions]) -> Sent:
         """Sends a message. A failed try is repeated with the same id, so the message is stored once.
 
-        Messages of other threads that are sent meanwhile leave together in one request.
+        Messages that several threads send at the same time share requests, and may be stored in any order.
         """
         item = self._message(topic, payload, options)
         if item is None:
@@ -361,7 +361,7 @@ class AsyncLisa(_Client):
     async def send(self, topic: str, payload: Payload, **options: Unpack[SendOptions]) -> Sent:
         """Sends a message. A failed try is repeated with the same id, so the message is stored once.
 
-        Messages that other tasks send meanwhile leave together in one request, in any order.
+        Messages that several tasks send at the same time share requests, and may be stored in any order.
         """
         item = self._message(topic, payload, options)
         if item is None:

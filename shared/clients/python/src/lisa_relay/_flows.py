@@ -17,10 +17,10 @@ from ._errors import LisaError, Problem, Stale, TransportError, problem, problem
 
 T = TypeVar("T")
 
-# Of a request with many items.
+# Limits of a request with many items.
 MAX_ITEMS = 500
 MAX_BYTES = 1024 * 1024
-# A larger payload is not part of a batch: there, each byte may take six.
+# A larger payload gets a request of its own: in a batch, each byte may take six.
 MAX_BATCHED = 64 * 1024
 # 16 MiB of payloads, each byte of which may take six in JSON, and their headers.
 MAX_PAYLOADS = 128 * 1024 * 1024
@@ -79,7 +79,7 @@ Answer = Union["list[T | LisaError]", LisaError]
 
 
 class Item:
-    """An item of a batch, and what its tries have shown."""
+    """An item of a batch, with what its tries have shown."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.json = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
@@ -88,7 +88,7 @@ class Item:
         self._in_doubt = False
 
     def conclude(self, result: T | LisaError, tries: int) -> T | LisaError | None:
-        """Returns the result of a try if it is final, completed by what the tries before have shown."""
+        """Returns the result of a try if it is final, completed with what earlier tries have shown."""
         if not isinstance(result, LisaError):
             return result
         self.failures += 1
@@ -110,8 +110,8 @@ def fitting(items: Iterable[Item]) -> int:
 
 
 def conclude(items: Sequence[Item], answer: Answer[T], tries: int) -> tuple[list[T | LisaError | None], float]:
-    """Returns the final result of each item, None for those to repeat, and the seconds until then."""
-    # Each has an error of its own, which names its id.
+    """Returns the final result of each item, or None if it is to be repeated, and the seconds until the repeat."""
+    # Each item gets its own error, which names its id.
     results = [copy(answer) for _ in items] if isinstance(answer, LisaError) else answer
     final = [item.conclude(result, tries) for item, result in zip(items, results)]
     after = max((result.retry_after for result in results if isinstance(result, LisaError)), default=0.0)
@@ -131,7 +131,7 @@ def in_order(
 ) -> Flow[list[T | LisaError]]:
     """Sends items in order, one request after the other. Returns a result for each.
 
-    A request that is refused as a whole is the last one: the others would be refused, too.
+    If a request is refused as a whole, no more are sent: they would be refused, too.
     """
     left = deque(items)
     order = list(left)

@@ -88,16 +88,16 @@ class _Running:
 
 
 class Worker:
-    """Pulls as many messages as handlers are free.
+    """Pulls as many messages as there are free handlers.
 
-    Outcomes leave in batches while the next messages are pulled and handled: up to `concurrency` outcomes may be on
-    their way.
+    Sends outcomes in batches while the next messages are pulled and handled: up to `concurrency` outcomes may be in
+    flight.
     """
 
     def __init__(self, lisa: AsyncLisa, pull: Pull, handler: Handler, concurrency: int, lease: Duration) -> None:
         self._lisa, self._pull, self._handler, self._concurrency, self._lease = lisa, pull, handler, concurrency, lease
         self._running: set[_Running] = set()
-        # asyncio itself keeps no task alive.
+        # asyncio itself keeps only weak references to tasks.
         self._tasks: set[asyncio.Task[None]] = set()
         # The messages that each pull asks for.
         self._pulls: dict[asyncio.Task[None], int] = {}
@@ -139,7 +139,7 @@ class Worker:
     def _wanted(self) -> int:
         """Returns the number of messages to pull now.
 
-        A second pull is for many handlers: otherwise, the first one is about to return.
+        A second pull is only for at least half of the handlers: otherwise, the first one will return soon.
         """
         free = self._concurrency - len(self._running) - sum(self._pulls.values())
         if len(self._pulls) == MAX_PULLS or self._settling >= self._concurrency:
@@ -188,7 +188,7 @@ class Worker:
         return task
 
     async def _handle(self, running: _Running) -> None:
-        """Runs a handler, and settles."""
+        """Runs a handler, and settles its delivery."""
         delivery = running.delivery
         outcome: Outcome | None = None
         running.has_begun = True
@@ -212,7 +212,7 @@ class Worker:
         self._changed.set()
 
     async def _extend_leases(self) -> None:
-        """Extends each lease a third of its length after it began, those that are due in one request."""
+        """Extends each lease after a third of it. Those due at the same time share a request."""
         loop, lease = asyncio.get_running_loop(), seconds("lease", self._lease)
         while True:
             await asyncio.sleep(max(lease / 6, 0.01))
@@ -245,7 +245,7 @@ async def _call(handler: Handler, delivery: AsyncDelivery) -> Outcome | None:
 
 
 def _checked(outcome: Outcome | None) -> Outcome:
-    """Returns the outcome of a handler. Raises an error if it is none."""
+    """Returns the outcome of a handler. Raises an error if it is not a valid one."""
     if outcome is None:
         return Ack()
     if not isinstance(outcome, (Ack, Retry, Defer, Reject)):

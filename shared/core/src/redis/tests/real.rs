@@ -468,7 +468,7 @@ async fn a_server_that_will_soon_refuse_connections_is_found() {
         found.push(checked.unwrap().pop().map(|finding| finding.what));
         connections.push(connection);
     }
-    let expected = "more than 80 % of maxclients (10) connections are open";
+    let expected = "more than 80 % of maxclients (10) are in use";
     assert_eq!(found[4], None);
     assert_eq!(found[8].as_deref(), Some(expected));
 }

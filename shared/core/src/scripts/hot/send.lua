@@ -60,7 +60,7 @@ local function open_window()
     redis.call('HSET', CONF, 'window', window)
   end
 end
--- Called for a message that uses a feature and is stored: one that is refused costs its shard nothing.
+-- Called for a message that uses a feature and is stored: one that is refused leaves its shard plain.
 local function become_general()
   if conf.class == 'plain' then
     conf.class = 'general'

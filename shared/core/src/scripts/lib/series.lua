@@ -1,4 +1,4 @@
--- series: appends samples to a history. The id of a sample is the begin of its minute or quarter hour.
+-- series: appends samples to a history. The id of a sample is the start of its minute or quarter hour.
 
 -- Appends a sample and keeps the newest `keep`. Returns 1; or 0 if there is one of that time or a later one, if the sample equals
 -- the last one and `again` is false, or if the history was removed because its clock was ahead.

@@ -336,8 +336,8 @@ local function pump(g)
   end
 end
 
--- Returns a message, and 'waiting' or 'unknown' if it is that. Unlike `find`, it needs no sizes of groups: a search asks many
--- shards that do not know the message.
+-- Returns a message, and 'waiting' or 'unknown' if that is its state. Unlike `find`, it needs no sizes of groups: a search
+-- asks many shards that do not know the message.
 local function locate(id)
   local m = message(id)
   m.waiting = redis.call('ZSCORE', WAITING, member(m))

@@ -11,7 +11,7 @@
 
 -- A consumer reports to its group every 10 s. One that has not reported for this long is gone, in ms.
 local SEEN = 30000
--- The end of the names of consumers that only hold deliveries with a lease of their own: see broker/pull.rs.
+-- The suffix of the names of consumers that only hold deliveries with a lease of their own: see broker/pull.rs.
 local HOLDS = '-leases'
 -- How many ordering keys to look at for the oldest parked message.
 local KEYS_LOOKED_AT = 8

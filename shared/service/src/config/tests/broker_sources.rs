@@ -105,7 +105,7 @@ fn what_is_wrong_with_a_source_is_named() {
         (
             row("success", amqp),
             "name",
-            "the ids of callbacks start with this word",
+            "reserved: the ids of callbacks start with this word",
         ),
         (
             [row("a", amqp), row("a", amqp)].concat(),
