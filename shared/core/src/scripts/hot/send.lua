@@ -68,6 +68,10 @@ local function become_general()
     open_window()
   end
 end
+if #groups ~= 1 then
+  -- Only with one group can a shard be plain; this one was damaged.
+  become_general()
+end
 if conf.class ~= 'plain' then
   open_window()
 end
