@@ -32,7 +32,7 @@ mod text;
 mod topic;
 mod workers;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -63,7 +63,6 @@ use lisa_service::http::body::BodyLimits;
 use lisa_service::http::{CrossSite, ProblemCode};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
-use tokio::time::timeout;
 use url::form_urlencoded::byte_serialize;
 
 use crate::assignment::Assignments;
@@ -78,7 +77,7 @@ use crate::operations::workers::WorkersList;
 use cache::{Cached, CachedBy, Queries, Reading};
 use page::{Choices, Context, Failure, Page, see_other};
 pub(crate) use session::KeyError;
-use session::{Session, SessionId, Sessions, Viewer};
+use session::{EndedSessions, Session, Sessions, Viewer};
 
 /// The queries of all pages that run at a time.
 const CONCURRENT_QUERIES: usize = 4;
@@ -90,9 +89,9 @@ const FRESH_WORKERS: Duration = Duration::from_secs(5);
 const FRESH_ERRORS: Duration = Duration::from_secs(30);
 /// The time for which all viewers see the same forecast.
 const FRESH_FORECAST: Duration = Duration::from_secs(10);
-/// The time for which other managers may not know of a logout, and the time limit of reading the logouts.
-const FRESH_SESSIONS: Duration = Duration::from_secs(1);
-const SESSIONS_WITHIN: Duration = Duration::from_millis(200);
+/// The longest wait for the list of ended sessions, of a page and of a change.
+const PAGE_WITHIN: Duration = Duration::from_millis(200);
+const CHANGE_WITHIN: Duration = Duration::from_millis(1800);
 /// The time for which all viewers see the same history.
 const FRESH_HISTORY: Duration = Duration::from_secs(10);
 /// The topics whose own counts are kept.
@@ -126,7 +125,7 @@ struct Inner {
     parts: Parts,
     base: Arc<str>,
     sessions: Sessions,
-    ended_sessions: Cached<HashMap<String, UnixMs>>,
+    ended_sessions: EndedSessions,
     cross_site: CrossSite,
     bodies: BodyLimits,
     queries: Queries,
@@ -157,7 +156,7 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
     let dashboard = Dashboard(Arc::new(Inner {
         base: config.manager.dashboard.base_path.as_str().into(),
         sessions: Sessions::new(tokens, key_file)?,
-        ended_sessions: Cached::new(FRESH_SESSIONS),
+        ended_sessions: EndedSessions::default(),
         cross_site: CrossSite::new(
             tokens,
             auth.allowed_hosts.clone(),
@@ -383,44 +382,55 @@ impl Dashboard {
         }
     }
 
-    /// Returns the viewer of a request, and the cookie that renews the session.
-    async fn viewer(&self, headers: &HeaderMap) -> Option<(Viewer, Option<String>)> {
-        if !self.0.sessions.are_required() {
-            return Some((Viewer::Anybody, None));
-        }
-        let session = self.session(headers).await?;
-        Some((session.viewer, session.renewed))
-    }
-
     /// Returns the session of a request. Its `renewed` is the complete value of a `Set-Cookie` header.
-    async fn session(&self, headers: &HeaderMap) -> Option<Session> {
-        // Another program on the host may have set a cookie of the same name: the first one that is valid counts.
-        let valid = |name: String| {
-            let session = cookies(headers, &name).find_map(|value| self.0.sessions.check(&value));
-            session.map(|session| (name, session))
-        };
-        let (name, mut session) = session_names(headers).into_iter().find_map(valid)?;
-        let read = async || match timeout(SESSIONS_WITHIN, self.broker().ended_sessions()).await {
-            Ok(read) => read.map_err(|error| error.to_string()),
-            Err(late) => Err(late.to_string()),
-        };
-        // While Redis does not answer, a session can do nothing. It stays valid, so that no new login is needed afterwards.
-        let ended = self.0.ended_sessions.get(&self.0.queries, read).await.value;
-        if ended.is_some_and(|ended| session.id.has_ended(&ended)) {
-            return None;
+    ///
+    /// # Errors
+    /// Redis did not answer in time whether the session was ended. Reading a page goes on without the answer, since Redis
+    /// does not answer for the page either; a change needs it.
+    async fn session(
+        &self,
+        headers: &HeaderMap,
+        is_change: bool,
+    ) -> Result<Option<Session>, Failure> {
+        let (now, mut valid) = (self.broker().now(), Vec::new());
+        for name in session_names(headers) {
+            for value in cookies(headers, &name) {
+                if let Some(mut session) = self.0.sessions.check(&value, now) {
+                    let renewed = session.renewed.map(|value| session_cookie(&name, &value));
+                    session.renewed = renewed;
+                    valid.push(session);
+                }
+            }
         }
-        session.renewed = session.renewed.map(|value| session_cookie(&name, &value));
-        Some(session)
+        if valid.is_empty() {
+            return Ok(None);
+        }
+        let within = if is_change {
+            CHANGE_WITHIN
+        } else {
+            PAGE_WITHIN
+        };
+        let (ended, is_current) = self.0.ended_sessions.read(self.broker(), within).await;
+        if is_change && !is_current {
+            let detail = "Redis did not answer whether this session was ended";
+            return Err(Failure::new(ProblemCode::Unavailable, detail));
+        }
+        // Another program on the host may have set a cookie of the same name, and an ended session may have left one.
+        let mut valid = valid.into_iter();
+        Ok(valid.find(|session| !session.id.has_ended(&ended)))
     }
 
-    /// Ends a session, or all sessions of its token.
-    async fn end_session(&self, id: &SessionId, is_all: bool) -> Result<(), Failure> {
-        let name = if is_all { &id.all } else { &id.one };
-        let ended = self
-            .broker()
-            .end_session(name, session::now(), session::LONGEST);
-        ended.await?;
-        self.0.ended_sessions.expire().await;
+    /// Ends all sessions that a request presents, or all of their tokens.
+    async fn end_sessions(&self, headers: &HeaderMap, is_all: bool) -> Result<(), Failure> {
+        let now = self.broker().now();
+        for name in session_names(headers) {
+            for value in cookies(headers, &name) {
+                if let Some(session) = self.0.sessions.check(&value, now) {
+                    let ended = &self.0.ended_sessions;
+                    ended.end(self.broker(), &session.id, is_all).await?;
+                }
+            }
+        }
         Ok(())
     }
 }
@@ -434,16 +444,26 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
     let path = path.strip_prefix(&*base).unwrap_or(path);
     let is_open = matches!(path, "/login" | "/choices");
     let plain_path = path.to_owned();
-    let session = dashboard.viewer(request.headers()).await;
-    let viewer = match &session {
-        Some((viewer, _)) => viewer.clone(),
-        None => Viewer::Token {
-            name: "".into(),
-            scopes: Vec::new(),
-        },
+    let is_logout = path == "/logout";
+    let mut refused = None;
+    let session = if dashboard.0.sessions.are_required() {
+        let session = dashboard.session(&headers, is_change && !is_open).await;
+        session.unwrap_or_else(|failure| {
+            refused = Some(failure);
+            None
+        })
+    } else {
+        Some(Session::of_anybody())
     };
-    let context = dashboard.context(&request, viewer);
-    let mut response = if is_change && !dashboard.0.cross_site.allows_change(&request) {
+    let nobody = || Viewer::Token {
+        name: "".into(),
+        scopes: Vec::new(),
+    };
+    let viewer = session.as_ref().map(|session| session.viewer.clone());
+    let context = dashboard.context(&request, viewer.unwrap_or_else(nobody));
+    let mut response = if let Some(failure) = refused {
+        failure.into_response()
+    } else if is_change && !dashboard.0.cross_site.allows_change(&request) {
         let detail = "pages of other origins may not use this; see auth.allowed_origins";
         Failure::new(ProblemCode::CrossSite, detail).into_response()
     } else if session.is_none() && !is_open {
@@ -454,7 +474,7 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
             format!("?next={next}")
         };
         return with_headers(see_other(&format!("{base}/login{next}"), None));
-    } else if !is_open && !context.viewer.can(Scope::Read) {
+    } else if !is_open && !is_logout && !context.viewer.can(Scope::Read) {
         Failure::Forbidden(Scope::Read).into_response()
     } else {
         if let Some(name) = context.viewer.name() {
@@ -480,7 +500,8 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
             response.headers_mut().append(SET_COOKIE, gone);
         }
     }
-    if let Some((_, Some(renewed))) = session
+    if let Some(renewed) = session.and_then(|session| session.renewed)
+        && !is_logout
         && !headers.contains_key(IS_REFRESH)
         && let Ok(renewed) = HeaderValue::from_str(&renewed)
     {

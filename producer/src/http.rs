@@ -23,7 +23,7 @@ use lisa_core::misspelling::suggest_topic;
 use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::share::Client;
-use lisa_service::http::{Problem, ProblemCode, Reads, Turn};
+use lisa_service::http::{Problem, ProblemCode, ReadSlot, Reads};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -41,10 +41,14 @@ struct Api {
 }
 
 impl Api {
-    /// Waits for the turn of a call that searches all shards for its message. Any other call needs none.
-    async fn turn(&self, topic: &str, message: &MessageRef) -> Result<Option<Turn>, Problem> {
+    /// Waits for a slot for a call that searches all shards for its message. Any other call needs none.
+    async fn search_slot(
+        &self,
+        topic: &str,
+        message: &MessageRef,
+    ) -> Result<Option<ReadSlot>, Problem> {
         match self.producer.searches(topic, message).await {
-            true => Ok(Some(self.searches.turn(Client::current()).await?)),
+            true => Ok(Some(self.searches.begin(Client::current()).await?)),
             false => Ok(None),
         }
     }

@@ -72,7 +72,7 @@ pub(super) async fn log_in(
     let next = next_of(&fields);
     let token = fields.text("token").unwrap_or_default().trim();
     // A right token always counts, or a stranger behind the same proxy could lock everyone out.
-    let Some(value) = sessions.log_in(token) else {
+    let Some(value) = sessions.log_in(token, dashboard.broker().now()) else {
         let (error, status) = if sessions.is_locked_out(peer) {
             let error = "Too many failed attempts from this address. Wait a minute.";
             (error, StatusCode::TOO_MANY_REQUESTS)
@@ -95,9 +95,7 @@ pub(super) async fn log_out(
 ) -> Result<Response, Failure> {
     let fields = Fields::read(body, PLAIN, &dashboard.0.bodies).await?;
     let is_all = fields.text("sessions") == Some("all");
-    if let Some(id) = dashboard.session(&headers).await.map(|session| session.id) {
-        dashboard.end_session(&id, is_all).await?;
-    }
+    dashboard.end_sessions(&headers, is_all).await?;
     let mut response = see_other(&context.link("/login"), None);
     for name in session_names(&headers) {
         let secure = if name.starts_with("__") {

@@ -5,21 +5,29 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use lisa_core::broker::{Broker, BrokerError};
 use lisa_core::small_file;
 use lisa_core::sync::Mutex;
 use lisa_core::time::UnixMs;
 use lisa_service::http::auth::{Admitted, Scope, Token, TokenSet};
 use sha2::Sha256;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::timeout_at;
 
 /// The time without a request after which a session ends.
 const IDLE: Duration = Duration::from_hours(12);
 /// The time after its login at which a session ends.
-pub(super) const LONGEST: Duration = Duration::from_hours(7 * 24);
+const LONGEST: Duration = Duration::from_hours(7 * 24);
+/// The time for which other managers may not know of a logout.
+const FRESH: Duration = Duration::from_secs(1);
+/// The ended sessions of one token that are listed. Beyond that, a logout ends all sessions of the token, so that nobody can drop
+/// others from the list.
+const MOST_OF_A_TOKEN: usize = 1000;
 /// The age from which a cookie is replaced by a newer one.
 const RENEW_AFTER: Duration = Duration::from_hours(1);
 /// The failed logins of one address in one [`WINDOW`] after which more are refused.
@@ -81,20 +89,113 @@ pub(super) struct Session {
     pub(super) renewed: Option<String>,
 }
 
+impl Session {
+    /// The session of everybody, if no tokens are configured.
+    pub(super) fn of_anybody() -> Self {
+        Self {
+            viewer: Viewer::Anybody,
+            id: SessionId {
+                token: String::new(),
+                number: String::new(),
+                begun: UnixMs::new(0),
+            },
+            renewed: None,
+        }
+    }
+}
+
 /// The identity of a session. It stays the same when the cookie is renewed.
 #[derive(Clone, Debug)]
 pub(super) struct SessionId {
-    /// The name in the list of ended sessions.
-    pub(super) one: String,
-    /// The name in that list for all sessions of its token.
-    pub(super) all: String,
+    token: String,
+    number: String,
     begun: UnixMs,
 }
 
 impl SessionId {
-    /// Returns true if this session was ended, or all sessions of its token since it began.
+    /// Its name in the list of ended sessions.
+    fn one(&self) -> String {
+        format!("{}/{}", self.token, self.number)
+    }
+
+    /// The name there of all sessions of its token.
+    fn all(&self) -> String {
+        format!("{}/all", self.token)
+    }
+
+    /// Returns true if this session was ended, or all of its token since it began.
     pub(super) fn has_ended(&self, ended: &HashMap<String, UnixMs>) -> bool {
-        ended.contains_key(&self.one) || ended.get(&self.all).is_some_and(|at| self.begun <= *at)
+        ended.contains_key(&self.one())
+            || ended.get(&self.all()).is_some_and(|at| self.begun <= *at)
+    }
+}
+
+/// The sessions that were ended, as far as this manager knows.
+#[derive(Debug, Default)]
+pub(super) struct EndedSessions {
+    known: Mutex<Arc<HashMap<String, UnixMs>>>,
+    /// Held while they are read.
+    reads: AsyncMutex<Reads>,
+}
+
+#[derive(Debug, Default)]
+struct Reads {
+    read_at: Option<Instant>,
+    failed_at: Option<Instant>,
+}
+
+impl EndedSessions {
+    /// Returns the ended sessions, and whether the list is current: from Redis, at most a second old. A failed read is
+    /// repeated after a second, or at once if it may take longer than that one.
+    pub(super) async fn read(
+        &self,
+        broker: &Broker,
+        within: Duration,
+    ) -> (Arc<HashMap<String, UnixMs>>, bool) {
+        let is_recent = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < FRESH);
+        let until = tokio::time::Instant::now() + within;
+        let known = || self.known.lock().clone();
+        let Ok(mut reads) = timeout_at(until, self.reads.lock()).await else {
+            return (known(), false);
+        };
+        if is_recent(reads.read_at) {
+            return (known(), true);
+        }
+        if is_recent(reads.failed_at) && within < FRESH {
+            return (known(), false);
+        }
+        let Ok(Ok(ended)) = timeout_at(until, broker.ended_sessions()).await else {
+            reads.failed_at = Some(Instant::now());
+            return (known(), false);
+        };
+        *self.known.lock() = Arc::new(ended);
+        reads.read_at = Some(Instant::now());
+        (known(), true)
+    }
+
+    /// Ends a session, or all sessions of its token; also if too many of the token are in the list.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub(super) async fn end(
+        &self,
+        broker: &Broker,
+        id: &SessionId,
+        is_all: bool,
+    ) -> Result<(), BrokerError> {
+        // No read may replace the list by an older one meanwhile.
+        let _reads = self.reads.lock().await;
+        let (now, known) = (broker.now(), self.known.lock().clone());
+        let of_token = format!("{}/", id.token);
+        let listed = known.keys().filter(|name| name.starts_with(&of_token));
+        let name = if is_all || listed.count() >= MOST_OF_A_TOKEN {
+            id.all()
+        } else {
+            id.one()
+        };
+        broker.end_session(&name, now, LONGEST).await?;
+        Arc::make_mut(&mut self.known.lock()).insert(name, now);
+        Ok(())
     }
 }
 
@@ -180,18 +281,13 @@ impl Sessions {
     }
 
     /// Logs in with a token. Returns the value of the cookie; `None` if the token is not configured.
-    pub(super) fn log_in(&self, presented: &str) -> Option<String> {
+    pub(super) fn log_in(&self, presented: &str, now: UnixMs) -> Option<String> {
         let token = self.tokens.find(presented)?;
-        let now = now();
         Some(self.sign(token, now, now, &format!("{:016x}", fastrand::u64(..))))
     }
 
     /// Returns the session of a cookie. `None` if it is forged, has ended, or its token has changed.
-    pub(super) fn check(&self, cookie: &str) -> Option<Session> {
-        self.check_at(cookie, now())
-    }
-
-    fn check_at(&self, cookie: &str, now: UnixMs) -> Option<Session> {
+    pub(super) fn check(&self, cookie: &str, now: UnixMs) -> Option<Session> {
         let (text, signature) = cookie.rsplit_once('.')?;
         let mut parts = text.split('.');
         let name = URL_SAFE_NO_PAD.decode(parts.next()?).ok()?;
@@ -206,8 +302,8 @@ impl Sessions {
         (!is_over).then(|| Session {
             viewer: Viewer::of(token),
             id: SessionId {
-                one: id.to_owned(),
-                all: format!("all:{}", token.name()),
+                token: token.name().to_owned(),
+                number: id.to_owned(),
                 begun,
             },
             renewed: has_aged.then(|| self.sign(token, begun, now, id)),
@@ -256,14 +352,11 @@ impl Sessions {
     }
 }
 
-pub(super) fn now() -> UnixMs {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    UnixMs::new(since.unwrap_or_default().as_millis() as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NOW: UnixMs = UnixMs::new(1_700_000_000_000);
 
     /// Returns tokens of one name each, whose text is the name; `hash` replaces all hashes.
     fn sessions(hash: Option<&str>) -> Sessions {
@@ -278,47 +371,53 @@ mod tests {
     #[test]
     fn a_session_has_the_scopes_of_its_token_and_ends_with_it() {
         let sessions = sessions(None);
-        assert_eq!(sessions.log_in("abd"), None);
-        let cookie = sessions.log_in("abc").unwrap();
-        let session = sessions.check(&cookie).unwrap();
+        assert_eq!(sessions.log_in("abd", NOW), None);
+        let cookie = sessions.log_in("abc", NOW).unwrap();
+        let session = sessions.check(&cookie, NOW).unwrap();
         assert_eq!(session.viewer.name(), Some("öps"));
         assert!(session.viewer.can(Scope::Read) && !session.viewer.can(Scope::Operate));
         assert_eq!(session.renewed, None);
         let other = super::tests::sessions(Some(&"0".repeat(64)));
-        assert!(other.check(&cookie).is_none(), "the token was replaced");
+        assert!(
+            other.check(&cookie, NOW).is_none(),
+            "the token was replaced"
+        );
         let mut forged = cookie.clone();
         forged.insert(cookie.find('.').unwrap() + 1, '9');
         for cookie in ["", ".", "a.b", &forged, &cookie[..cookie.len() - 1]] {
-            assert!(sessions.check(cookie).is_none(), "{cookie}");
+            assert!(sessions.check(cookie, NOW).is_none(), "{cookie}");
         }
     }
 
     #[test]
     fn a_session_slides_and_ends_after_a_week_at_the_latest() {
         let sessions = sessions(None);
-        let cookie = sessions.log_in("abc").unwrap();
-        let begun = now();
+        let cookie = sessions.log_in("abc", NOW).unwrap();
+        let begun = NOW;
         let hours = |hours: u64| UnixMs::new(begun.get() + hours * 3_600_000);
-        assert!(sessions.check_at(&cookie, hours(13)).is_none());
+        assert!(sessions.check(&cookie, hours(13)).is_none());
         let mut cookie = cookie;
         for hour in (11..168).step_by(11) {
-            let session = sessions.check_at(&cookie, hours(hour)).unwrap();
+            let session = sessions.check(&cookie, hours(hour)).unwrap();
             cookie = session.renewed.expect("it has aged");
         }
-        assert!(sessions.check_at(&cookie, hours(169)).is_none());
+        assert!(sessions.check(&cookie, hours(169)).is_none());
     }
 
     #[test]
     fn a_session_ends_with_its_logout_and_all_of_a_token_with_theirs() {
         let sessions = sessions(None);
-        let in_a_while = UnixMs::new(now().get() + 7_200_000);
-        let cookie = sessions.log_in("abc").unwrap();
-        let renewed = sessions.check_at(&cookie, in_a_while).unwrap().renewed;
-        let of = |cookie: &str| sessions.check_at(cookie, in_a_while).unwrap().id;
-        let (one, other) = (of(&renewed.unwrap()), of(&sessions.log_in("abc").unwrap()));
-        let ended = HashMap::from([(of(&cookie).one, now())]);
+        let in_a_while = UnixMs::new(NOW.get() + 7_200_000);
+        let cookie = sessions.log_in("abc", NOW).unwrap();
+        let renewed = sessions.check(&cookie, in_a_while).unwrap().renewed;
+        let of = |cookie: &str| sessions.check(cookie, in_a_while).unwrap().id;
+        let (one, other) = (
+            of(&renewed.unwrap()),
+            of(&sessions.log_in("abc", NOW).unwrap()),
+        );
+        let ended = HashMap::from([(of(&cookie).one(), NOW)]);
         assert!(one.has_ended(&ended) && !other.has_ended(&ended));
-        let ended = HashMap::from([(one.all.clone(), now())]);
+        let ended = HashMap::from([(one.all(), NOW)]);
         assert!(one.has_ended(&ended) && other.has_ended(&ended));
         let later = SessionId {
             begun: in_a_while,

@@ -131,7 +131,7 @@ pub(super) async fn cancel(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let message = headers::message_ref(&headers, &id)?;
-    let _turn = api.turn(&topic, &message).await?;
+    let _slot = api.search_slot(&topic, &message).await?;
     let cancelled = api.producer.cancel(&topic, message).await;
     match cancelled.map_err(|error| api.problem(error))? {
         CancelOutcome::Cancelled { record, in_garbage } => {
@@ -212,7 +212,7 @@ pub(super) async fn reschedule(
 ) -> Result<Response, Problem> {
     let message = headers::message_ref(&headers, &id)?;
     let when = read_when(&api, body).await?;
-    let _turn = api.turn(&topic, &message).await?;
+    let _slot = api.search_slot(&topic, &message).await?;
     let outcome = api.producer.reschedule(&topic, message, when).await;
     rescheduled(&topic, &id, outcome.map_err(|error| api.problem(error))?)
 }
@@ -238,7 +238,7 @@ pub(super) async fn deliver_now(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let message = headers::message_ref(&headers, &id)?;
-    let _turn = api.turn(&topic, &message).await?;
+    let _slot = api.search_slot(&topic, &message).await?;
     let outcome = api.producer.deliver_now(&topic, message).await;
     rescheduled(&topic, &id, outcome.map_err(|error| api.problem(error))?)
 }

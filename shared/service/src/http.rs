@@ -23,7 +23,7 @@ pub use cross_site::{CrossSite, HostName, InvalidHostName, InvalidOrigin, Origin
 pub use fields::read_fields;
 pub use guard::{SQS_ROUTES, check_coding, unknown_route};
 pub use problem::{Problem, ProblemCode};
-pub use reads::{Reads, Turn};
+pub use reads::{ReadSlot, Reads};
 pub use serve::serve;
 pub use socket::Socket;
 pub use stream::ends_with_client;

@@ -401,7 +401,9 @@ async fn a_pull_whose_client_closes_its_side_ends_at_once_and_takes_nothing() {
         halves.push(stream);
     }
     eventually(SOON, async || waiting(site.api(0), 20).await).await;
-    for stream in &mut halves {
+    for (n, stream) in halves.iter_mut().enumerate() {
+        // The start of a further request, which nobody waits for either.
+        stream.write_all(&b"G"[..n % 2]).await.expect("sent");
         stream.shutdown().await.expect("half closed");
     }
     eventually(SOON, async || waiting(site.api(0), 0).await).await;
@@ -410,7 +412,8 @@ async fn a_pull_whose_client_closes_its_side_ends_at_once_and_takes_nothing() {
     assert_eq!(delivery["attempt"], 1);
     for mut stream in halves {
         let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await.expect("closed");
+        // A reset, if something was left unread.
+        let _ = stream.read_to_end(&mut answer).await;
         assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
     }
 }

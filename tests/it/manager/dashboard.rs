@@ -288,6 +288,15 @@ async fn a_session_has_the_scopes_of_its_token_and_a_forged_one_has_none() {
     }
     assert_eq!(api.get_json("/v1/topics/t").await["stats"]["paused"], true);
     assert_eq!(site.get("/", &other).await.0, 200);
+    // An ended session hides no other one, and a logout ends all that the browser has.
+    assert_eq!(site.get("/", &format!("{anna}; {other}")).await.0, 200);
+    let (_, more) = site.log_in("abc").await;
+    let both = format!("{more}; {reader}");
+    assert_eq!(site.post("/logout", &both, "").await, 303);
+    for ended in [&more, &reader] {
+        assert_eq!(site.get("/", ended).await.0, 303);
+    }
+    let (_, reader) = site.log_in("def").await;
     let (_, third) = site.log_in("abc").await;
     assert_eq!(site.post("/logout", &third, "sessions=all").await, 303);
     assert_eq!(site.get("/", &other).await.0, 303);

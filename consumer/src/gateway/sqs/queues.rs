@@ -239,8 +239,8 @@ pub(super) async fn attributes(
                 "Too many counts are read at the same time, or Redis did not answer; retry later.";
             SqsError::new(Kind::ServiceUnavailable, message)
         };
-        let turn = call.service.counts.turn(Client::current()).await;
-        let _turn = turn.map_err(|_| late())?;
+        let slot = call.service.counts.begin(Client::current()).await;
+        let _slot = slot.map_err(|_| late())?;
         let stats = call.gateway().process().broker.stats(&queue.topic);
         let stats = timeout(COUNTS_WITHIN, stats).await.map_err(|_| late())?;
         let stats = stats.map_err(|error| SqsError::from(call.gateway().problem(error)))?;

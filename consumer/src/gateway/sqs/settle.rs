@@ -203,7 +203,7 @@ fn stale_or(problem: Problem) -> SqsError {
 /// Turns a problem into an error, unless the message is gone anyway: a client may delete it twice.
 async fn unless_gone(gateway: &Gateway, claims: &Claims, problem: Problem) -> Result<(), SqsError> {
     if problem.code() == ProblemCode::Stale {
-        let _turn = gateway.searches().turn(Client::current()).await?;
+        let _slot = gateway.searches().begin(Client::current()).await?;
         let broker = &gateway.process().broker;
         let found = async {
             let topic = broker.topic(&claims.topic).await?;

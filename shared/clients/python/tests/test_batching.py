@@ -234,3 +234,71 @@ def test_a_thread_that_is_interrupted_leaves_others_their_messages(monkeypatch: 
         assert first.result(60) == b'{"id":"first"}'
     thread.join()
     assert raised and batcher.is_idle and sizes[:2] == [1, 9]
+
+
+def test_a_thread_that_is_interrupted_while_it_waits_wakes_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(BaseException):
+        pass
+
+    class Interrupting(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            go.wait(60)
+            raise Interrupted
+
+    go, sizes = threading.Event(), list[int]()
+
+    def attempt(items: list[Any]) -> Any:
+        sizes.append(len(items))
+        go.wait(60)
+        return [item.json for item in items]
+
+    monkeypatch.setattr(_batch, "MAX_IN_FLIGHT", 1)
+    batcher: _batch.ThreadBatcher[bytes] = _batch.ThreadBatcher(attempt, 1)
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(batcher.add, Item({"id": "first"}))
+        eventually(lambda: sizes, "a request in flight")
+        with monkeypatch.context() as patched:
+            patched.setattr(_batch, "Event", Interrupting)
+            interrupted = threads.submit(batcher.add, Item({"id": "interrupted"}))
+            eventually(lambda: len(batcher._waiting) == 1, "it waits")
+        others = [threads.submit(batcher.add, Item({"id": n})) for n in range(2)]
+        eventually(lambda: len(batcher._waiting) == 3, "the others wait")
+        go.set()
+        assert [other.result(60) for other in others] == [b'{"id":0}', b'{"id":1}'] and first.result(60)
+        assert isinstance(interrupted.exception(60), Interrupted)
+    assert batcher.is_idle and sum(sizes) == 3
+
+
+def test_a_value_that_is_not_json_fails_only_its_own_send(lisa: Lisa, topic: str) -> None:
+    for options in ({"retry": {"factor": float("nan")}}, {"priority": float("inf")}):
+        with pytest.raises(ValueError):
+            lisa.send(topic, "x", **options)
+
+
+def test_the_error_of_a_send_has_the_id_of_its_message(lisa: Lisa, topic: str) -> None:
+    lisa.send(topic, "x", delay="1h")
+    with pytest.raises(lr.LisaError) as error:
+        lisa.send(topic, "x", id="mine", replace="gone")
+    assert error.value.id == "mine"
+
+
+def test_an_outcome_is_repeated_until_the_lease_ends(lisa: Lisa, topic: str) -> None:
+    id = lisa.send(topic, "x").id
+    stop, attempts, failures = threading.Event(), list[int](), 0
+
+    def answer(_: int, handler: Any, body: bytes) -> Any:
+        nonlocal failures
+        if handler.path.endswith(":settle") and failures < 3:
+            failures += 1
+            return None
+        return forward(handler, body)
+
+    def handle(delivery: Delivery) -> None:
+        attempts.append(delivery.attempt)
+        stop.set()
+
+    with serve(answer) as proxy, Lisa(URL, gateway=proxy.url, tries=1) as other:
+        other.work(topic, handle, stop=stop)
+    with pytest.raises(lr.NotFound) as ended:
+        lisa.get(topic, id)
+    assert ended.value.ended == "acked" and attempts == [1]

@@ -222,6 +222,10 @@ class Unprintable(Exception):
         raise RuntimeError
 
 
+def leaves(_: Delivery) -> None:
+    raise SystemExit(3)
+
+
 def unprintable(_: Delivery) -> None:
     raise Unprintable
 
@@ -230,6 +234,7 @@ def unprintable(_: Delivery) -> None:
     ("handler", "error"),
     [
         (stop_iteration, "RuntimeError: the handler raised StopIteration"),
+        (leaves, "RuntimeError: the handler raised SystemExit(3)"),
         (own_client_error, "TransportError: no answer of another relay"),
         (unprintable, "Unprintable"),
         (lambda _: 7, "TypeError: the handler returned 7"),

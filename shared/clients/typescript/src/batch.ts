@@ -31,7 +31,8 @@ export class Item {
       return undefined;
     }
     if (result instanceof Problem && result.code === "stale") result.maybeSettled = this.#isInDoubt;
-    if (this.#id !== undefined) result.id ??= this.#id;
+    // The error may name another message, such as the one to replace.
+    if (this.#id !== undefined) result.id = this.#id;
     return { final: result };
   }
 
@@ -89,6 +90,7 @@ function longestAfter(results: readonly unknown[]): number {
 interface Call<T> extends Pick<Item, "text"> {
   item: Item;
   end: (result: T | LisaError) => void;
+  fail: (error: unknown) => void;
 }
 
 /**
@@ -109,7 +111,7 @@ export class Batcher<T> {
 
   /** Sends an item. Throws its error. */
   async add(item: Item): Promise<T> {
-    const result = await new Promise<T | LisaError>((end) => this.#push({ item, text: item.text, end }));
+    const result = await new Promise<T | LisaError>((end, fail) => this.#push({ item, text: item.text, end, fail }));
     if (result instanceof LisaError) throw result;
     return result;
   }
@@ -138,14 +140,21 @@ export class Batcher<T> {
 
   async #send(calls: Call<T>[]): Promise<void> {
     this.#inFlight += 1;
-    const results = each(await this.#attempt(calls.map(({ item }) => item)), calls);
-    this.#inFlight -= 1;
+    let results: (T | LisaError)[];
+    try {
+      results = each(await this.#attempt(calls.map(({ item }) => item)), calls);
+    } catch (error) {
+      for (const { fail } of calls) fail(error);
+      return;
+    } finally {
+      this.#inFlight -= 1;
+      this.#flush();
+    }
     const again = calls.filter(({ item, end }, n) => {
       const concluded = item.conclude(results[n]!, this.#tries);
       if (concluded) end(concluded.final);
       return !concluded;
     });
-    this.#flush();
     if (again.length === 0) return;
     await pause(again[0]!.item.failures, longestAfter(results));
     for (const call of again) this.#push(call);

@@ -8,6 +8,9 @@ import { type Body, type Outcome, settleItem, texts } from "./outcome.js";
 import { type Duration, type Instant, pause } from "./time.js";
 import { type Handler, type WorkOptions, runWorker } from "./work.js";
 
+/** The longest time limit, in milliseconds: more than a day. */
+const MAX_TIMEOUT = 100_000_000;
+
 /** The configuration of a client. */
 export interface LisaOptions extends HttpOptions {
   /** The URL of the gateway, if it differs from the URL of the producer. */
@@ -121,7 +124,7 @@ export class Lisa {
     for (const [name, one] of Object.entries({ url, gateway })) {
       if (!/^https?:\/\/[^/]/.test(one)) throw new TypeError(`${name}: ${one} is not a URL with http or https`);
     }
-    if (!Number.isFinite(timeout) || timeout <= 0) throw new TypeError(`timeout: ${timeout} is not a number of milliseconds`);
+    if (!Number.isFinite(timeout) || timeout <= 0 || timeout > MAX_TIMEOUT) throw new TypeError(`timeout: ${timeout} is not a number of milliseconds`);
     if (!Number.isInteger(tries) || tries < 1) throw new TypeError(`tries: ${tries} is less than 1`);
     if (token !== undefined && typeof token !== "function" && !isToken(token)) throw new TypeError("token: is empty, or has invalid characters");
     const trim = (text: string) => text.replace(/\/+$/, "");
@@ -346,6 +349,8 @@ function readResults<T>(answer: unknown, count: number): (T | LisaError)[] {
 
 /** Returns a path with escaped parts. */
 function path(...parts: string[]): string {
+  const wrong = parts.findIndex((part: unknown) => typeof part !== "string" || part === "");
+  if (wrong >= 0) throw new TypeError(`${String(parts[wrong])} is not the name of a topic or group, or the id of a message`);
   return `/v1/${parts.map(encodeURIComponent).join("/")}`;
 }
 

@@ -36,9 +36,9 @@ export async function exchange<T>(base: string, request: Request, options: HttpO
   const headers: Record<string, string> = { ...request.headers, "accept-encoding": "identity" };
   if (content !== null) headers["content-type"] = "application/json";
   if (token !== undefined) headers.authorization = `Bearer ${await readToken(token)}`;
-  const limit = AbortSignal.timeout(timeout + wait);
   let response, text;
   try {
+    const limit = AbortSignal.timeout(Math.ceil(timeout + wait));
     const all = signal ? AbortSignal.any([signal, limit]) : limit;
     // A redirect would take the payload and the token to another address.
     response = await send(base + path, { method, headers, body: content, redirect: "manual", signal: all });

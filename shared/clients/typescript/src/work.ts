@@ -154,7 +154,8 @@ class Worker {
     this.#running.delete(running);
     this.#settling += 1;
     this.#changed();
-    if (!delivery.isSettled && !running.lost.signal.aborted) await settle(delivery, outcome, this.#log);
+    const leaseEnds = running.extendedAt + milliseconds("lease", this.#lease);
+    if (!delivery.isSettled && !running.lost.signal.aborted) await settle(delivery, outcome, leaseEnds, this.#log);
     this.#settling -= 1;
     this.#changed();
   }
@@ -182,17 +183,27 @@ class Worker {
   }
 }
 
-async function settle(delivery: Delivery, outcome: Outcome, log: NonNullable<WorkOptions["log"]>, isLast = false): Promise<void> {
-  try {
-    await delivery.settle(outcome);
-  } catch (error) {
-    if (error instanceof Problem && error.code === "stale") {
-      if (!error.maybeSettled) log(`lease of ${delivery.id} was lost; another worker may have it`, error);
-    } else if (error instanceof Problem && error.code === "invalid" && !isLast) {
-      log(`the outcome of ${delivery.id} is wrong`, error);
-      await settle(delivery, { retry: { error: `the handler returned a wrong outcome: ${error.message}` } }, log, true);
-    } else {
-      log(`cannot settle ${delivery.id}; it is delivered again after its lease`, error);
+/** Settles. Repeats it until the lease ends, since the work is done. */
+async function settle(delivery: Delivery, outcome: Outcome, leaseEnds: number, log: NonNullable<WorkOptions["log"]>): Promise<void> {
+  for (let isWrong = false; ; ) {
+    try {
+      await delivery.settle(outcome);
+      return;
+    } catch (error) {
+      if (error instanceof Problem && error.code === "stale") {
+        if (!error.maybeSettled) log(`lease of ${delivery.id} was lost; another worker may have it`, error);
+        return;
+      }
+      if (error instanceof Problem && error.code === "invalid" && !isWrong) {
+        log(`the outcome of ${delivery.id} is wrong`, error);
+        [isWrong, outcome] = [true, { retry: { error: `the handler returned a wrong outcome: ${error.message}` } }];
+        continue;
+      }
+      if (!(error instanceof LisaError && error.retryable && Date.now() < leaseEnds)) {
+        return log(`cannot settle ${delivery.id}; it is delivered again after its lease`, error);
+      }
+      log(`cannot settle ${delivery.id}; retrying`, error);
+      await pause(3, error.retryAfter);
     }
   }
 }

@@ -117,3 +117,34 @@ test("leases are extended together", async () => {
   }, { concurrency: 40, lease: "3s", signal: stop.signal }));
   assert.deepEqual([attempts.size, new Set(attempts.values()), Math.max(...sizes)], [40, new Set([1]), 40]);
 });
+
+test("a request that cannot be made fails its calls, and not those after it", async () => {
+  let isBroken = true;
+  const broken = new Lisa(url, { token: () => { if (isBroken) throw Object.create(null); return "token"; }, tries: 1 });
+  for (let n = 0; n < 3; n++) await assert.rejects(Promise.all([broken.send("t", 1), broken.send("t", 2)]));
+  isBroken = false;
+  await broken.send(topic(), "x");
+  for (const timeout of [5e9, -1, NaN]) assert.throws(() => new Lisa(url, { timeout }), TypeError);
+  await new Lisa(url, { timeout: 1500.5 }).send(topic(), "x");
+  for (const name of [undefined, null, "", 7]) await assert.rejects(lisa.send(name, "x"), TypeError);
+});
+
+test("the error of a send has the id of its message", async () => {
+  await assert.rejects(lisa.send(topic(), "x", { id: "mine", replace: "gone" }), ({ id }) => id === "mine");
+});
+
+test("an outcome is repeated until the lease ends", async () => {
+  const [name, stop, attempts] = [topic(), new AbortController(), []];
+  const { id } = await lisa.send(name, "x");
+  let failures = 0;
+  const answer = (request, response) => {
+    if (!request.path.endsWith(":settle") || ++failures > 3) return forward(url, request);
+    response.destroy();
+  };
+  await serve(answer, (proxy) => new Lisa(url, { gateway: proxy, tries: 1 }).work(name, (delivery) => {
+    attempts.push(delivery.attempt);
+    stop.abort();
+  }, { signal: stop.signal, log: () => {} }));
+  await assert.rejects(lisa.get(name, id), ({ ended }) => ended === "acked");
+  assert.deepEqual(attempts, [1]);
+});

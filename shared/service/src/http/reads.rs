@@ -93,39 +93,39 @@ impl Reads {
     ///
     /// If Redis does not answer, the problem is `unavailable`, never `indeterminate`: a read leaves nothing half done.
     pub async fn bound(State(reads): State<Self>, request: Request, next: Next) -> Response {
-        match reads.turn(Client::of(&request)).await {
-            Ok(turn) => answer_within(turn.began + reads.within, request, next).await,
+        match reads.begin(Client::of(&request)).await {
+            Ok(slot) => answer_within(slot.began + reads.within, request, next).await,
             Err(problem) => problem.into_response(),
         }
     }
 
-    /// Waits for a slot for a read of this client.
+    /// Begins a read of this client. Waits for a slot, and until the client has rested.
     ///
     /// # Errors
-    /// The problem `unavailable`: no slot is free in time.
-    pub async fn turn(&self, client: Client) -> Result<Turn, Problem> {
+    /// The problem `unavailable`: that took too long.
+    pub async fn begin(&self, client: Client) -> Result<ReadSlot, Problem> {
         let until = Instant::now() + self.within;
+        let what = self.what;
         let mut slot = self.slots.begin(client);
-        let of = match slot.add(1, until).await {
+        let detail = match slot.add(1, until).await {
             Ok(()) => loop {
                 let now = Instant::now();
                 let Some(rest) = self.rest(&slot, now) else {
                     let (began, clocks) = (now, self.clocks.clone());
-                    return Ok(Turn {
+                    return Ok(ReadSlot {
                         slot,
                         began,
                         clocks,
                     });
                 };
                 if now >= until {
-                    break " of this client";
+                    break format!("the {what} of this client take too much time; retry later");
                 }
                 sleep_until(until.min(now + rest)).await;
             },
-            Err(Shortage::OfClient) => " of this client",
-            Err(Shortage::OfAll) => "",
+            Err(Shortage::OfClient) => format!("too many concurrent {what} of this client"),
+            Err(Shortage::OfAll) => format!("too many concurrent {what}"),
         };
-        let detail = format!("too many concurrent {}{of}", self.what);
         Err(Problem::new(ProblemCode::Unavailable, detail))
     }
 
@@ -162,13 +162,13 @@ impl Reads {
 
 /// A read that runs. Dropping it ends it.
 #[derive(Debug)]
-pub struct Turn {
+pub struct ReadSlot {
     slot: Share,
     began: Instant,
     clocks: Clocks,
 }
 
-impl Drop for Turn {
+impl Drop for ReadSlot {
     fn drop(&mut self) {
         let mut clocks = self.clocks.lock();
         if let Some(clock) = clocks.get_mut(&self.slot.client()) {
@@ -374,10 +374,10 @@ mod tests {
             let busy = Mutex::new(Vec::new());
             let reader = async || {
                 while began.elapsed() < Duration::from_secs(100) {
-                    let turn = reads.turn(Client::Unknown).await.unwrap();
-                    let from = turn.began;
+                    let slot = reads.begin(Client::Unknown).await.unwrap();
+                    let from = slot.began;
                     sleep(Duration::from_millis(50)).await;
-                    drop(turn);
+                    drop(slot);
                     busy.lock().push((from, Instant::now()));
                 }
             };
@@ -395,7 +395,7 @@ mod tests {
             // Another client does not wait for it.
             let asked = Instant::now();
             let other = Client::Address([10, 0, 0, 1].into());
-            drop(reads.turn(other).await.unwrap());
+            drop(reads.begin(other).await.unwrap());
             assert_eq!(asked.elapsed(), Duration::ZERO);
         }
     }
@@ -404,9 +404,9 @@ mod tests {
     async fn a_read_after_slow_ones_waits_less_than_the_time_for_a_slot() {
         let reads = Reads::default();
         for _ in 0..20 {
-            let turn = reads.turn(Client::Unknown).await.unwrap();
+            let slot = reads.begin(Client::Unknown).await.unwrap();
             sleep(READ_WITHIN).await;
-            drop(turn);
+            drop(slot);
         }
     }
 
@@ -415,7 +415,7 @@ mod tests {
         let reads = Reads::default();
         for number in 0..1000_u32 {
             let client = Client::Address(IpAddr::V4(number.into()));
-            drop(reads.turn(client).await.unwrap());
+            drop(reads.begin(client).await.unwrap());
         }
         let kept = reads.clocks.lock().len();
         assert!(kept <= MANY_CLIENTS, "{kept}");

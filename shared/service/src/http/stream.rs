@@ -17,15 +17,17 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, Incoming, SizeHint};
 use rustix::net::{Shutdown, shutdown};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
-use tokio::time::Sleep;
+use tokio::time::{Sleep, sleep};
 
 use super::HttpLimits;
 
 /// The number of bytes discarded at a time while closing.
 const LINGER_BUFFER: usize = 16 * 1024;
+/// The interval at which a client that sent more than its request is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The bytes of the response that a client must read in each turn while others wait for its slot.
 const HURRIED_PART: usize = 256 * 1024;
@@ -78,10 +80,15 @@ impl Exchange {
     pub(super) async fn abandoned(&self, tcp: &TcpStream) {
         loop {
             self.watch.notified().await;
-            // Bytes belong to a further request, which hides the end of the stream: then the current one is answered.
-            let end = tcp.peek(&mut [0]).await;
-            if !matches!(end, Ok(1)) && self.ends_with_client.load(Ordering::Relaxed) {
-                return;
+            while self.ends_with_client.load(Ordering::Relaxed) {
+                // Further bytes hide the end of the stream from `peek`, but not from the readiness of the socket.
+                let is_end = !matches!(tcp.peek(&mut [0]).await, Ok(1));
+                let ready = tcp.ready(Interest::READABLE).await;
+                let is_closed = ready.is_ok_and(|ready| ready.is_read_closed());
+                if (is_end || is_closed) && self.ends_with_client.load(Ordering::Relaxed) {
+                    return;
+                }
+                sleep(LOOK_EVERY).await;
             }
         }
     }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import deque
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
+from threading import Event, Lock
 from typing import Callable, Generic, TypeVar
 
 from ._errors import LisaError
@@ -67,34 +67,39 @@ class AsyncBatcher(Generic[T]):
 
     async def _send(self, calls: list[tuple[Item, asyncio.Future[T | LisaError]]]) -> None:
         try:
-            answer = await self._attempt([item for item, _ in calls])
-        except BaseException as error:
+            try:
+                answer = await self._attempt([item for item, _ in calls])
+            finally:
+                self._in_flight -= 1
+                if self._waiting:
+                    self._flush()
+            results, wait = conclude([item for item, _ in calls], answer, self._tries)
+            for (_, future), result in zip(calls, results):
+                if result is not None and not future.done():
+                    future.set_result(result)
+            again = [call for call, result in zip(calls, results) if result is None]
+            if again:
+                await asyncio.sleep(wait)
+                for call in again:
+                    self._push(*call)
+        except Exception as error:
             for _, future in calls:
                 if not future.done():
-                    future.set_exception(error) if isinstance(error, Exception) else future.cancel()
+                    future.set_exception(error)
+        except BaseException:
+            # The loop ends, so that nobody would answer them.
+            for _, future in calls:
+                future.cancel()
             raise
-        finally:
-            self._in_flight -= 1
-            if self._waiting:
-                self._flush()
-        results, wait = conclude([item for item, _ in calls], answer, self._tries)
-        for (_, future), result in zip(calls, results):
-            if result is not None and not future.done():
-                future.set_result(result)
-        again = [call for call, result in zip(calls, results) if result is None]
-        if again:
-            await asyncio.sleep(wait)
-            for call in again:
-                self._push(*call)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Call(Generic[T]):
     item: Item
     is_answered: bool = False
     result: T | LisaError | None = None
     wait: float = 0
-    changed: threading.Event = field(default_factory=threading.Event)
+    changed: Event = field(default_factory=lambda: Event())
 
 
 class ThreadBatcher(Generic[T]):
@@ -102,7 +107,7 @@ class ThreadBatcher(Generic[T]):
 
     def __init__(self, attempt: Callable[[list[Item]], Answer[T]], tries: int) -> None:
         self._attempt, self._tries = attempt, tries
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._waiting: deque[_Call[T]] = deque()
         self._in_flight = 0
 
@@ -118,7 +123,15 @@ class ThreadBatcher(Generic[T]):
             with self._lock:
                 call.is_answered = False
                 self._waiting.append(call)
-            self._wait_for(call)
+            try:
+                self._wait_for(call)
+            except BaseException:
+                # Such as KeyboardInterrupt: nobody waits for this call any more.
+                with self._lock:
+                    if call in self._waiting:
+                        self._waiting.remove(call)
+                    self._wake_next()
+                raise
             if call.result is not None:
                 break
             time.sleep(call.wait)
@@ -151,6 +164,7 @@ class ThreadBatcher(Generic[T]):
     def _send(self, calls: list[_Call[T]], own: _Call[T]) -> None:
         try:
             answer = self._attempt([call.item for call in calls])
+            results, wait = conclude([call.item for call in calls], answer, self._tries)
         except BaseException:
             # An error of this thread only, such as KeyboardInterrupt: the other threads send their items again.
             with self._lock:
@@ -161,7 +175,6 @@ class ThreadBatcher(Generic[T]):
                         call.changed.set()
                 self._wake_next()
             raise
-        results, wait = conclude([call.item for call in calls], answer, self._tries)
         with self._lock:
             self._in_flight -= 1
             for call, result in zip(calls, results):

@@ -13,7 +13,7 @@ from typing import Any, Callable, TypeVar, Union
 from urllib.parse import quote
 
 from . import _types as types
-from ._errors import LisaError, Problem, Stale, TransportError, problem, problem_of
+from ._errors import LisaError, Stale, TransportError, problem, problem_of
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ Flow = Generator[Union[Request, float], Union[Reply, TransportError, None], T]
 
 def with_json(method: str, path: str, body: Any, to_gateway: bool = False, wait: float = 0) -> Request:
     """Returns a request whose body is JSON."""
-    content = json.dumps(body, ensure_ascii=False).encode()
+    content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     return Request(method, path, {"content-type": b"application/json"}, content, to_gateway, wait)
 
 
@@ -82,7 +82,8 @@ class Item:
     """An item of a batch, with what its tries have shown."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
-        self.json = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        # NaN is not JSON, and would fail the other items of the request.
+        self.json = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         self.failures = 0
         self._id = body.get("id")
         self._in_doubt = False
@@ -183,7 +184,8 @@ def settle_doubt(error: LisaError, in_doubt: bool, message_id: str | None) -> Li
     """Completes an error by what its call knows."""
     if isinstance(error, Stale):
         error.maybe_settled = in_doubt
-    elif message_id is not None and not (isinstance(error, Problem) and error.id):
+    elif message_id is not None:
+        # The error may name another message, such as the one to replace.
         error.id = message_id
     return error
 

@@ -207,7 +207,7 @@ class Worker:
             self._settling += 1
             self._changed.set()
         if outcome is not None and not running.is_lost and not delivery.settled:
-            await _settle(self._lisa, delivery, outcome)
+            await _settle(self._lisa, delivery, outcome, running.extended_at + seconds("lease", self._lease))
         self._settling -= 1
         self._changed.set()
 
@@ -237,10 +237,14 @@ class Worker:
 
 
 async def _call(handler: Handler, delivery: AsyncDelivery) -> Outcome | None:
-    result: Any = handler(delivery)
-    # A callable object does not show whether it is async.
-    while inspect.isawaitable(result):
-        result = await result
+    try:
+        result: Any = handler(delivery)
+        # A callable object does not show whether it is async.
+        while inspect.isawaitable(result):
+            result = await result
+    except SystemExit as error:
+        # It would end the worker, and with it the handlers of other messages.
+        raise RuntimeError(f"the handler raised {error!r}") from error
     return cast("Outcome | None", result)
 
 
@@ -254,18 +258,28 @@ def _checked(outcome: Outcome | None) -> Outcome:
     return outcome
 
 
-async def _settle(lisa: AsyncLisa, delivery: AsyncDelivery, outcome: Outcome) -> None:
-    try:
-        await lisa.settle(delivery, outcome)
-    except Stale as error:
-        if not error.maybe_settled:
-            log.warning("lease of %s was lost; another worker may have it", delivery.id)
-    except Invalid as error:
-        log.warning("the outcome %r of %s is wrong: %s", outcome, delivery.id, error)
-        if outcome != (failed := Retry(error=f"the handler returned a wrong outcome: {error}")):
-            await _settle(lisa, delivery, failed)
-    except Exception as error:
-        log.error("cannot settle %s; it is delivered again after its lease: %s", delivery.id, error)
+async def _settle(lisa: AsyncLisa, delivery: AsyncDelivery, outcome: Outcome, lease_ends: float) -> None:
+    """Settles. Repeats it until the lease ends, since the work is done."""
+    loop = asyncio.get_running_loop()
+    is_wrong = False
+    while True:
+        try:
+            await lisa.settle(delivery, outcome)
+        except Stale as error:
+            if not error.maybe_settled:
+                log.warning("lease of %s was lost; another worker may have it", delivery.id)
+        except Invalid as error:
+            log.warning("the outcome %r of %s is wrong: %s", outcome, delivery.id, error)
+            if not is_wrong:
+                is_wrong, outcome = True, Retry(error=f"the handler returned a wrong outcome: {error}")
+                continue
+        except Exception as error:
+            if isinstance(error, LisaError) and error.retryable and loop.time() < lease_ends:
+                log.warning("cannot settle %s; retrying: %s", delivery.id, error)
+                await asyncio.sleep(AFTER_OUTAGE)
+                continue
+            log.error("cannot settle %s; it is delivered again after its lease: %s", delivery.id, error)
+        return
 
 
 async def _stopped(stopping: asyncio.Event, stop: Event | None) -> None:
