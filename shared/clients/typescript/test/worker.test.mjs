@@ -127,10 +127,11 @@ test("whatever a handler does wrong is a failed attempt, and is reported", async
         return handler();
       }, { signal: stop.signal });
       const { garbage } = await eventually(async () => { const found = await lisa.get("jobs", id); return found.garbage && found; }, "in garbage");
+      assert.match(garbage.error, expected);
       stop.abort();
       await work;
-      assert.match(garbage.error, expected);
     } finally {
+      stop.abort();
       console.warn = warn;
     }
     assert.deepEqual(attempts, [1, 2]);

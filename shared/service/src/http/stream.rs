@@ -85,7 +85,11 @@ impl Exchange {
                 let is_end = !matches!(tcp.peek(&mut [0]).await, Ok(1));
                 let ready = tcp.ready(Interest::READABLE).await;
                 let is_closed = ready.is_ok_and(|ready| ready.is_read_closed());
-                if (is_end || is_closed) && self.ends_with_client.load(Ordering::Relaxed) {
+                // The bytes may be the next request of a client that waited for its response.
+                if !self.ends_with_client.load(Ordering::Relaxed) {
+                    break;
+                }
+                if is_end || is_closed {
                     return;
                 }
                 sleep(LOOK_EVERY).await;
