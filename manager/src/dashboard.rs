@@ -9,7 +9,9 @@ mod actions;
 mod assets;
 mod back;
 mod cache;
+mod cookies;
 mod doctor;
+mod ended_sessions;
 mod find;
 mod forecast;
 mod form;
@@ -41,8 +43,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State as With};
 use axum::http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
-    COOKIE, ETAG, HOST, HeaderName, IF_NONE_MATCH, ORIGIN, REFERRER_POLICY, SET_COOKIE, VARY,
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
+    HOST, HeaderName, IF_NONE_MATCH, REFERRER_POLICY, SET_COOKIE, VARY,
 };
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
@@ -75,9 +77,11 @@ use crate::operations::history::HistoryView;
 use crate::operations::newest_counts::{NewestCounts, TOO_OLD, newest_counts};
 use crate::operations::workers::WorkersList;
 use cache::{Cached, CachedBy, Queries, Reading};
+use cookies::{cookie, session_names};
+use ended_sessions::EndedSessions;
 use page::{Choices, Context, Failure, Page, see_other};
 pub(crate) use session::KeyError;
-use session::{EndedSessions, Session, Sessions, Viewer};
+use session::{Sessions, Viewer};
 
 /// The queries of all pages that run at a time.
 const CONCURRENT_QUERIES: usize = 4;
@@ -89,9 +93,6 @@ const FRESH_WORKERS: Duration = Duration::from_secs(5);
 const FRESH_ERRORS: Duration = Duration::from_secs(30);
 /// The time for which all viewers see the same forecast.
 const FRESH_FORECAST: Duration = Duration::from_secs(10);
-/// The longest wait for the list of ended sessions, of a page and of a change.
-const PAGE_WITHIN: Duration = Duration::from_millis(200);
-const CHANGE_WITHIN: Duration = Duration::from_millis(1800);
 /// The time for which all viewers see the same history.
 const FRESH_HISTORY: Duration = Duration::from_secs(10);
 /// The topics whose own counts are kept.
@@ -381,58 +382,6 @@ impl Dashboard {
                 .unwrap_or(TimeZone::UTC),
         }
     }
-
-    /// Returns the session of a request. Its `renewed` is the complete value of a `Set-Cookie` header.
-    ///
-    /// # Errors
-    /// Redis did not answer in time whether the session was ended. Reading a page goes on without the answer, since Redis
-    /// does not answer for the page either; a change needs it.
-    async fn session(
-        &self,
-        headers: &HeaderMap,
-        is_change: bool,
-    ) -> Result<Option<Session>, Failure> {
-        let (now, mut valid) = (self.broker().now(), Vec::new());
-        for name in session_names(headers) {
-            for value in cookies(headers, &name) {
-                if let Some(mut session) = self.0.sessions.check(&value, now) {
-                    let renewed = session.renewed.map(|value| session_cookie(&name, &value));
-                    session.renewed = renewed;
-                    valid.push(session);
-                }
-            }
-        }
-        if valid.is_empty() {
-            return Ok(None);
-        }
-        let within = if is_change {
-            CHANGE_WITHIN
-        } else {
-            PAGE_WITHIN
-        };
-        let (ended, is_current) = self.0.ended_sessions.read(self.broker(), within).await;
-        if is_change && !is_current {
-            let detail = "Redis did not answer whether this session was ended";
-            return Err(Failure::new(ProblemCode::Unavailable, detail));
-        }
-        // Another program on the host may have set a cookie of the same name, and an ended session may have left one.
-        let mut valid = valid.into_iter();
-        Ok(valid.find(|session| !session.id.has_ended(&ended)))
-    }
-
-    /// Ends all sessions that a request presents, or all of their tokens.
-    async fn end_sessions(&self, headers: &HeaderMap, is_all: bool) -> Result<(), Failure> {
-        let now = self.broker().now();
-        for name in session_names(headers) {
-            for value in cookies(headers, &name) {
-                if let Some(session) = self.0.sessions.check(&value, now) {
-                    let ended = &self.0.ended_sessions;
-                    ended.end(self.broker(), &session.id, is_all).await?;
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Checks the session and the origin of a request, and puts the frame around the page that answers it.
@@ -446,21 +395,19 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
     let plain_path = path.to_owned();
     let is_logout = path == "/logout";
     let mut refused = None;
-    let session = if dashboard.0.sessions.are_required() {
-        let session = dashboard.session(&headers, is_change && !is_open).await;
-        session.unwrap_or_else(|failure| {
-            refused = Some(failure);
-            None
-        })
-    } else {
-        Some(Session::of_anybody())
+    let session = dashboard.viewer(&headers, is_change && !is_open).await;
+    let session = session.unwrap_or_else(|failure| {
+        refused = Some(failure);
+        None
+    });
+    let viewer = match &session {
+        Some((viewer, _)) => viewer.clone(),
+        None => Viewer::Token {
+            name: "".into(),
+            scopes: Vec::new(),
+        },
     };
-    let nobody = || Viewer::Token {
-        name: "".into(),
-        scopes: Vec::new(),
-    };
-    let viewer = session.as_ref().map(|session| session.viewer.clone());
-    let context = dashboard.context(&request, viewer.unwrap_or_else(nobody));
+    let context = dashboard.context(&request, viewer);
     let mut response = if let Some(failure) = refused {
         failure.into_response()
     } else if is_change && !dashboard.0.cross_site.allows_change(&request) {
@@ -500,7 +447,7 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
             response.headers_mut().append(SET_COOKIE, gone);
         }
     }
-    if let Some(renewed) = session.and_then(|session| session.renewed)
+    if let Some((_, Some(renewed))) = session
         && !is_logout
         && !headers.contains_key(IS_REFRESH)
         && let Ok(renewed) = HeaderValue::from_str(&renewed)
@@ -566,58 +513,6 @@ fn with_headers(mut response: Response) -> Response {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // The framework's own errors have no page, and must not be taken for one.
     response
-}
-
-/// Returns the value of the first cookie of a name, percent-decoded.
-fn cookie(headers: &HeaderMap, name: &str) -> Option<String> {
-    cookies(headers, name).next()
-}
-
-/// Returns the values of all cookies of a name, percent-decoded.
-fn cookies(headers: &HeaderMap, name: &str) -> impl Iterator<Item = String> {
-    let lines = headers
-        .get_all(COOKIE)
-        .iter()
-        .filter_map(|line| line.to_str().ok());
-    let pairs = lines
-        .flat_map(|line| line.split(';'))
-        .filter_map(|pair| pair.trim().split_once('='));
-    pairs
-        .filter(move |(key, _)| *key == name)
-        .filter_map(|(_, value)| {
-            let value = value.replace('+', "%2B");
-            let (key, _) = url::form_urlencoded::parse(value.as_bytes()).next()?;
-            Some(key.into_owned())
-        })
-}
-
-/// Returns the names that a session's cookie may have: secure ones first, then that of this port, because cookies of all
-/// ports of a host are mixed.
-fn session_names(headers: &HeaderMap) -> [String; 2] {
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-    let port = host
-        .and_then(|host| host.rsplit_once(':'))
-        .map_or("80", |(_, port)| port);
-    let port: u16 = port.parse().unwrap_or(80);
-    ["__Host-lisa".to_owned(), format!("lisa-{port}")]
-}
-
-/// Returns the line that sets a session's cookie.
-fn session_cookie(name: &str, value: &str) -> String {
-    let secure = if name.starts_with("__Host-") {
-        " Secure;"
-    } else {
-        ""
-    };
-    format!("{name}={value}; Path=/; Max-Age=604800; HttpOnly;{secure} SameSite=Lax")
-}
-
-/// Returns the name for a new session: a secure one if the browser posts from a page over HTTPS.
-fn new_session_name(headers: &HeaderMap) -> String {
-    let origin = headers.get(ORIGIN).map(HeaderValue::as_bytes);
-    let is_secure = origin.is_some_and(|origin| origin.starts_with(b"https://"));
-    let [secure, plain] = session_names(headers);
-    if is_secure { secure } else { plain }
 }
 
 /// Returns the address of a client.

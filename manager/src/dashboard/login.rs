@@ -7,12 +7,58 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, RawQuery, State as With};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use lisa_service::http::ProblemCode;
 use maud::html;
 
+use super::cookies::{cookies, new_session_name, session_cookie, session_names};
 use super::form::{Fields, PLAIN};
 use super::page::{Choices, Context, Failure, LIVE, Page, Section, Theme, see_other};
-use super::session::Viewer;
-use super::{Dashboard, new_session_name, peer, session_cookie, session_names};
+use super::session::{Session, Viewer};
+use super::{Dashboard, peer};
+
+impl Dashboard {
+    /// Returns the viewer of a request, and the cookie that renews the session. `None` if there is no session.
+    ///
+    /// # Errors
+    /// Redis did not answer in time whether the session was ended, which a change needs to know. A page may show an ended
+    /// session what it last read.
+    pub(super) async fn viewer(
+        &self,
+        headers: &HeaderMap,
+        is_change: bool,
+    ) -> Result<Option<(Viewer, Option<String>)>, Failure> {
+        if !self.0.sessions.are_required() {
+            return Ok(Some((Viewer::Anybody, None)));
+        }
+        let presented = self.presented(headers);
+        if presented.is_empty() {
+            return Ok(None);
+        }
+        let (ended, is_current) = self.0.ended_sessions.read(self.broker(), is_change).await;
+        if is_change && !is_current {
+            let detail = "Redis did not answer whether this session was ended";
+            return Err(Failure::new(ProblemCode::Unavailable, detail));
+        }
+        // Another program on the host may have set a cookie of the same name, and an ended session may have left one.
+        let valid = { presented.into_iter() }.find(|(_, session)| !session.id.has_ended(&ended));
+        Ok(valid.map(|(name, session)| {
+            let renewed = session.renewed.map(|value| session_cookie(&name, &value));
+            (session.viewer, renewed)
+        }))
+    }
+
+    /// Returns the sessions whose cookies a request has, with the names of the cookies.
+    fn presented(&self, headers: &HeaderMap) -> Vec<(String, Session)> {
+        let now = self.broker().now();
+        let mut presented = Vec::new();
+        for name in session_names(headers) {
+            let sessions =
+                cookies(headers, &name).filter_map(|value| self.0.sessions.check(&value, now));
+            presented.extend(sessions.map(|session| (name.clone(), session)));
+        }
+        presented
+    }
+}
 
 /// Returns a path of this dashboard from a field; the overview if it leads elsewhere.
 fn next_of(fields: &Fields) -> &str {
@@ -95,7 +141,10 @@ pub(super) async fn log_out(
 ) -> Result<Response, Failure> {
     let fields = Fields::read(body, PLAIN, &dashboard.0.bodies).await?;
     let is_all = fields.text("sessions") == Some("all");
-    dashboard.end_sessions(&headers, is_all).await?;
+    for (_, session) in dashboard.presented(&headers) {
+        let ended = &dashboard.0.ended_sessions;
+        ended.end(dashboard.broker(), &session.id, is_all).await?;
+    }
     let mut response = see_other(&context.link("/login"), None);
     for name in session_names(&headers) {
         let secure = if name.starts_with("__") {

@@ -10,24 +10,16 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use lisa_core::broker::{Broker, BrokerError};
 use lisa_core::small_file;
 use lisa_core::sync::Mutex;
 use lisa_core::time::UnixMs;
 use lisa_service::http::auth::{Admitted, Scope, Token, TokenSet};
 use sha2::Sha256;
-use tokio::sync::Mutex as AsyncMutex;
-use tokio::time::timeout_at;
 
 /// The time without a request after which a session ends.
 const IDLE: Duration = Duration::from_hours(12);
 /// The time after its login at which a session ends.
-const LONGEST: Duration = Duration::from_hours(7 * 24);
-/// The time for which other managers may not know of a logout.
-const FRESH: Duration = Duration::from_secs(1);
-/// The ended sessions of one token that are listed. Beyond that, a logout ends all sessions of the token, so that nobody can drop
-/// others from the list.
-const MOST_OF_A_TOKEN: usize = 1000;
+pub(super) const LONGEST: Duration = Duration::from_hours(7 * 24);
 /// The age from which a cookie is replaced by a newer one.
 const RENEW_AFTER: Duration = Duration::from_hours(1);
 /// The failed logins of one address in one [`WINDOW`] after which more are refused.
@@ -89,37 +81,22 @@ pub(super) struct Session {
     pub(super) renewed: Option<String>,
 }
 
-impl Session {
-    /// The session of everybody, if no tokens are configured.
-    pub(super) fn of_anybody() -> Self {
-        Self {
-            viewer: Viewer::Anybody,
-            id: SessionId {
-                token: String::new(),
-                number: String::new(),
-                begun: UnixMs::new(0),
-            },
-            renewed: None,
-        }
-    }
-}
-
 /// The identity of a session. It stays the same when the cookie is renewed.
 #[derive(Clone, Debug)]
 pub(super) struct SessionId {
-    token: String,
+    pub(super) token: String,
     number: String,
     begun: UnixMs,
 }
 
 impl SessionId {
     /// Its name in the list of ended sessions.
-    fn one(&self) -> String {
+    pub(super) fn one(&self) -> String {
         format!("{}/{}", self.token, self.number)
     }
 
     /// The name there of all sessions of its token.
-    fn all(&self) -> String {
+    pub(super) fn all(&self) -> String {
         format!("{}/all", self.token)
     }
 
@@ -127,75 +104,6 @@ impl SessionId {
     pub(super) fn has_ended(&self, ended: &HashMap<String, UnixMs>) -> bool {
         ended.contains_key(&self.one())
             || ended.get(&self.all()).is_some_and(|at| self.begun <= *at)
-    }
-}
-
-/// The sessions that were ended, as far as this manager knows.
-#[derive(Debug, Default)]
-pub(super) struct EndedSessions {
-    known: Mutex<Arc<HashMap<String, UnixMs>>>,
-    /// Held while they are read.
-    reads: AsyncMutex<Reads>,
-}
-
-#[derive(Debug, Default)]
-struct Reads {
-    read_at: Option<Instant>,
-    failed_at: Option<Instant>,
-}
-
-impl EndedSessions {
-    /// Returns the ended sessions, and whether the list is current: from Redis, at most a second old. A failed read is
-    /// repeated after a second, or at once if it may take longer than that one.
-    pub(super) async fn read(
-        &self,
-        broker: &Broker,
-        within: Duration,
-    ) -> (Arc<HashMap<String, UnixMs>>, bool) {
-        let is_recent = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < FRESH);
-        let until = tokio::time::Instant::now() + within;
-        let known = || self.known.lock().clone();
-        let Ok(mut reads) = timeout_at(until, self.reads.lock()).await else {
-            return (known(), false);
-        };
-        if is_recent(reads.read_at) {
-            return (known(), true);
-        }
-        if is_recent(reads.failed_at) && within < FRESH {
-            return (known(), false);
-        }
-        let Ok(Ok(ended)) = timeout_at(until, broker.ended_sessions()).await else {
-            reads.failed_at = Some(Instant::now());
-            return (known(), false);
-        };
-        *self.known.lock() = Arc::new(ended);
-        reads.read_at = Some(Instant::now());
-        (known(), true)
-    }
-
-    /// Ends a session, or all sessions of its token; also if too many of the token are in the list.
-    ///
-    /// # Errors
-    /// [`BrokerError`].
-    pub(super) async fn end(
-        &self,
-        broker: &Broker,
-        id: &SessionId,
-        is_all: bool,
-    ) -> Result<(), BrokerError> {
-        // No read may replace the list by an older one meanwhile.
-        let _reads = self.reads.lock().await;
-        let (now, known) = (broker.now(), self.known.lock().clone());
-        let of_token = format!("{}/", id.token);
-        let listed = known.keys().filter(|name| name.starts_with(&of_token));
-        let name = if is_all || listed.count() >= MOST_OF_A_TOKEN {
-            id.all()
-        } else {
-            id.one()
-        };
-        broker.end_session(&name, now, LONGEST).await?;
-        Arc::make_mut(&mut self.known.lock()).insert(name, now);
-        Ok(())
     }
 }
 
@@ -286,7 +194,7 @@ impl Sessions {
         Some(self.sign(token, now, now, &format!("{:016x}", fastrand::u64(..))))
     }
 
-    /// Returns the session of a cookie. `None` if it is forged, has ended, or its token has changed.
+    /// Returns the session of a cookie. `None` if it is forged or too old, or its token has changed.
     pub(super) fn check(&self, cookie: &str, now: UnixMs) -> Option<Session> {
         let (text, signature) = cookie.rsplit_once('.')?;
         let mut parts = text.split('.');

@@ -8,6 +8,7 @@ mod many_topics;
 mod outage;
 mod refused;
 mod send;
+mod sessions;
 
 use super::*;
 use lisa_tests::{Api, Binary, Process, Server, eventually};
@@ -35,10 +36,15 @@ struct Site {
 impl Site {
     async fn start(more: &str) -> Self {
         let server = Server::start();
+        let url = server.socket_url();
+        Self::at(server, &url, more).await
+    }
+
+    /// Starts a manager that reaches its server at this URL.
+    async fn at(server: Server, redis: &str, more: &str) -> Self {
         let port = lisa_tests::free_port();
         let config = format!(
-            "redis.url = \"{}\"\nmanager.listen = \"127.0.0.1:{port}\"\n[topics.t]\n{more}",
-            server.socket_url()
+            "redis.url = \"{redis}\"\nmanager.listen = \"127.0.0.1:{port}\"\n[topics.t]\n{more}"
         );
         let process = Binary::Manager.with(["run", "--with-producer"]);
         let process = process.config(&config).start();
@@ -279,30 +285,6 @@ async fn a_session_has_the_scopes_of_its_token_and_a_forged_one_has_none() {
             .status(),
         403
     );
-    // A logout ends the session wherever its cookie is, and no other session of the token.
-    let (_, other) = site.log_in("abc").await;
-    assert_eq!(site.post("/logout", &anna, "").await, 303);
-    for path in ["/topics/t/resume", "/logout"] {
-        let response = site.ask(Method::POST, path, &anna, "").await;
-        assert_eq!(response.headers()[LOCATION], "/login", "{path}");
-    }
-    assert_eq!(api.get_json("/v1/topics/t").await["stats"]["paused"], true);
-    assert_eq!(site.get("/", &other).await.0, 200);
-    // An ended session hides no other one, and a logout ends all that the browser has.
-    assert_eq!(site.get("/", &format!("{anna}; {other}")).await.0, 200);
-    let (_, more) = site.log_in("abc").await;
-    let both = format!("{more}; {reader}");
-    assert_eq!(site.post("/logout", &both, "").await, 303);
-    for ended in [&more, &reader] {
-        assert_eq!(site.get("/", ended).await.0, 303);
-    }
-    let (_, reader) = site.log_in("def").await;
-    let (_, third) = site.log_in("abc").await;
-    assert_eq!(site.post("/logout", &third, "sessions=all").await, 303);
-    assert_eq!(site.get("/", &other).await.0, 303);
-    assert_eq!(site.get("/", &reader).await.0, 200);
-    let (_, again) = site.log_in("abc").await;
-    assert_eq!(site.get("/", &again).await.0, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
