@@ -8,6 +8,8 @@ import { type Duration, endOfTurn, milliseconds, pause } from "./time.js";
 /** The most messages of a pull, and the most pulls in flight. */
 const MAX_PULL = 200;
 const MAX_PULLS = 2;
+/** The time after a stop for which outcomes are repeated, in milliseconds. */
+const GRACE = 30_000;
 
 /** The options of a worker. */
 export interface WorkOptions {
@@ -76,6 +78,7 @@ class Worker {
   #pulls = 0;
   #settling = 0;
   #failures = 0;
+  #repeatUntil = Infinity;
   #changed: () => void = () => {};
 
   constructor(handler: Handler, concurrency: number, lease: Duration, log: NonNullable<WorkOptions["log"]>) {
@@ -93,6 +96,7 @@ class Worker {
         if (max > 0) void this.#pull(max, pull, signal).catch((error: unknown) => failed.abort(error));
         else await this.#change();
       }
+      this.#repeatUntil = Date.now() + GRACE;
       while (this.#pulls + this.#running.size + this.#settling > 0) await this.#change();
     } finally {
       clearInterval(extending);
@@ -154,10 +158,36 @@ class Worker {
     this.#running.delete(running);
     this.#settling += 1;
     this.#changed();
-    const leaseEnds = running.extendedAt + milliseconds("lease", this.#lease);
-    if (!delivery.isSettled && !running.lost.signal.aborted) await settle(delivery, outcome, leaseEnds, this.#log);
+    if (!delivery.isSettled && !running.lost.signal.aborted) await this.#settle(running, outcome);
     this.#settling -= 1;
     this.#changed();
+  }
+
+  /** Settles. Repeats it until the lease ends, since the work is done; after a stop, for half a minute. */
+  async #settle({ delivery, extendedAt }: Running, outcome: Outcome): Promise<void> {
+    const leaseEnds = extendedAt + milliseconds("lease", this.#lease);
+    for (let isWrong = false; ; ) {
+      try {
+        await delivery.settle(outcome);
+        return;
+      } catch (error) {
+        if (error instanceof Problem && error.code === "stale") {
+          if (!error.maybeSettled) this.#log(`lease of ${delivery.id} was lost; another worker may have it`, error);
+          return;
+        }
+        if (error instanceof Problem && error.code === "invalid" && !isWrong) {
+          this.#log(`the outcome of ${delivery.id} is wrong`, error);
+          [isWrong, outcome] = [true, { retry: { error: `the handler returned a wrong outcome: ${error.message}` } }];
+          continue;
+        }
+        const mayRepeat = Date.now() < Math.min(leaseEnds, this.#repeatUntil);
+        if (!mayRepeat || !(error instanceof LisaError && error.retryable)) {
+          return this.#log(`cannot settle ${delivery.id}; it is delivered again after its lease`, error);
+        }
+        this.#log(`cannot settle ${delivery.id}; retrying`, error);
+        await pause(3, error.retryAfter);
+      }
+    }
   }
 
   /** Extends the leases that are due, in one request. A failure says nothing about a handler, unless its lease was lost. */
@@ -179,31 +209,6 @@ class Worker {
       if (!(error instanceof Problem && error.code === "stale")) return this.#log(`cannot extend the lease of ${delivery.id}`, error);
       this.#log(`lease of ${delivery.id} was lost; another worker may have it`, error);
       lost.abort(error);
-    }
-  }
-}
-
-/** Settles. Repeats it until the lease ends, since the work is done. */
-async function settle(delivery: Delivery, outcome: Outcome, leaseEnds: number, log: NonNullable<WorkOptions["log"]>): Promise<void> {
-  for (let isWrong = false; ; ) {
-    try {
-      await delivery.settle(outcome);
-      return;
-    } catch (error) {
-      if (error instanceof Problem && error.code === "stale") {
-        if (!error.maybeSettled) log(`lease of ${delivery.id} was lost; another worker may have it`, error);
-        return;
-      }
-      if (error instanceof Problem && error.code === "invalid" && !isWrong) {
-        log(`the outcome of ${delivery.id} is wrong`, error);
-        [isWrong, outcome] = [true, { retry: { error: `the handler returned a wrong outcome: ${error.message}` } }];
-        continue;
-      }
-      if (!(error instanceof LisaError && error.retryable && Date.now() < leaseEnds)) {
-        return log(`cannot settle ${delivery.id}; it is delivered again after its lease`, error);
-      }
-      log(`cannot settle ${delivery.id}; retrying`, error);
-      await pause(3, error.retryAfter);
     }
   }
 }

@@ -55,7 +55,7 @@ class AsyncBatcher(Generic[T]):
     def _flush(self) -> None:
         self._scheduled = None
         while self._waiting and self._in_flight < MAX_IN_FLIGHT:
-            count = fitting([item for item, _ in self._waiting])
+            count = fitting(item for item, _ in self._waiting)
             calls = [self._waiting.popleft() for _ in range(count)]
             # Nobody waits for the call of a task that was cancelled.
             calls = [(item, future) for item, future in calls if not future.done()]
@@ -152,7 +152,7 @@ class ThreadBatcher(Generic[T]):
     def _take(self) -> list[_Call[T]]:
         if not self._waiting or self._in_flight == MAX_IN_FLIGHT:
             return []
-        calls = [self._waiting.popleft() for _ in range(fitting([call.item for call in self._waiting]))]
+        calls = [self._waiting.popleft() for _ in range(fitting(call.item for call in self._waiting))]
         self._in_flight += 1
         self._wake_next()
         return calls

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import math
 import signal
 import threading
 import traceback
@@ -30,6 +31,8 @@ MAX_PULL = 200
 MAX_PULLS = 2
 AFTER_OUTAGE = 1.0
 LOOK_EVERY = 0.1
+# The time after a stop for which outcomes are repeated.
+GRACE = 30.0
 
 
 def check_arguments(
@@ -103,6 +106,7 @@ class Worker:
         self._pulls: dict[asyncio.Task[None], int] = {}
         self._settling = 0
         self._is_cancelled = False
+        self._repeat_until = math.inf
         self._failure: Exception | None = None
         self._changed = asyncio.Event()
 
@@ -154,6 +158,7 @@ class Worker:
 
     async def _end(self) -> None:
         """Ends the pulls, and waits for all handlers and outcomes."""
+        self._repeat_until = asyncio.get_running_loop().time() + GRACE
         for pulling in self._pulls:
             # The gateway hands a message back if the connection closes before its answer.
             pulling.cancel()
@@ -207,9 +212,34 @@ class Worker:
             self._settling += 1
             self._changed.set()
         if outcome is not None and not running.is_lost and not delivery.settled:
-            await _settle(self._lisa, delivery, outcome, running.extended_at + seconds("lease", self._lease))
+            await self._settle(running, outcome)
         self._settling -= 1
         self._changed.set()
+
+    async def _settle(self, running: _Running, outcome: Outcome) -> None:
+        """Settles. Repeats it until the lease ends, since the work is done; after a stop, for half a minute."""
+        loop, delivery = asyncio.get_running_loop(), running.delivery
+        lease_ends = running.extended_at + seconds("lease", self._lease)
+        is_wrong = False
+        while True:
+            try:
+                await self._lisa.settle(delivery, outcome)
+            except Stale as error:
+                if not error.maybe_settled:
+                    log.warning("lease of %s was lost; another worker may have it", delivery.id)
+            except Invalid as error:
+                log.warning("the outcome %r of %s is wrong: %s", outcome, delivery.id, error)
+                if not is_wrong:
+                    is_wrong, outcome = True, Retry(error=f"the handler returned a wrong outcome: {error}")
+                    continue
+            except Exception as error:
+                may_repeat = loop.time() < min(lease_ends, self._repeat_until)
+                if may_repeat and isinstance(error, LisaError) and error.retryable:
+                    log.warning("cannot settle %s; retrying: %s", delivery.id, error)
+                    await asyncio.sleep(AFTER_OUTAGE)
+                    continue
+                log.error("cannot settle %s; it is delivered again after its lease: %s", delivery.id, error)
+            return
 
     async def _extend_leases(self) -> None:
         """Extends each lease after a third of it. Those due at the same time share a request."""
@@ -256,30 +286,6 @@ def _checked(outcome: Outcome | None) -> Outcome:
         raise TypeError(f"the handler returned {outcome!r}; allowed are None, Ack, Retry, Defer and Reject")
     outcome_body(outcome)
     return outcome
-
-
-async def _settle(lisa: AsyncLisa, delivery: AsyncDelivery, outcome: Outcome, lease_ends: float) -> None:
-    """Settles. Repeats it until the lease ends, since the work is done."""
-    loop = asyncio.get_running_loop()
-    is_wrong = False
-    while True:
-        try:
-            await lisa.settle(delivery, outcome)
-        except Stale as error:
-            if not error.maybe_settled:
-                log.warning("lease of %s was lost; another worker may have it", delivery.id)
-        except Invalid as error:
-            log.warning("the outcome %r of %s is wrong: %s", outcome, delivery.id, error)
-            if not is_wrong:
-                is_wrong, outcome = True, Retry(error=f"the handler returned a wrong outcome: {error}")
-                continue
-        except Exception as error:
-            if isinstance(error, LisaError) and error.retryable and loop.time() < lease_ends:
-                log.warning("cannot settle %s; retrying: %s", delivery.id, error)
-                await asyncio.sleep(AFTER_OUTAGE)
-                continue
-            log.error("cannot settle %s; it is delivered again after its lease: %s", delivery.id, error)
-        return
 
 
 async def _stopped(stopping: asyncio.Event, stop: Event | None) -> None:
