@@ -71,7 +71,7 @@ hostile: redis programs ## Attack the listeners with hostile input, including th
 schema: redis programs ## Check both running programs against their /openapi.json with schemathesis: ARGS="-n 500"
 	bash tests/schema/run.sh $(ARGS)
 
-clients: redis programs ## Build and test the clients for Python and TypeScript, and run generated clients and SQS clients
+clients: redis programs ## Build and test the clients for Python, TypeScript, Java and Go, and run generated clients and SQS clients
 	bash tests/clients/run.sh
 	bash tests/clients/sqs/run.sh
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Generates clients for Python and TypeScript from /openapi.json of the running program, and uses them: send, look up, cancel,
 # and the answers of the manager. Also lints the descriptions, and checks that each answer of the manager has a type.
-# Then builds the clients in shared/clients into target/clients, and runs their tests against `lisa-manager dev`.
+# Then builds the clients in shared/clients into target/clients, and runs their tests and the contract suite against `lisa-manager
+# dev`. Installs a JDK and Go with the system's package manager. Where that fails, the clients in Java and Go are skipped and
+# reported, but with CI set they fail.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -122,4 +124,42 @@ tsc --project "$client" --outDir "$dir/package/dist"
 tar -xzf "$root"/target/clients/lisa-relay-*.tgz -C modules/node_modules/lisa-relay --strip-components 1
 cp "$client"/test/*.mjs modules/
 LISA_URL="http://127.0.0.1:$dev" LISA_URL_WITH_TOKENS="http://127.0.0.1:$port" LISA_TOKEN=$TOKEN LISA_HOOK_PORT=$hook \
-  LISA_HOOK_SECRET=$secret LISA_README=$client/README.md node --test modules/
+  LISA_HOOK_SECRET=$secret LISA_README=$client/README.md node --test modules/*.test.mjs
+
+drivers=(
+  "\"python asyncio\": [\"python\", \"-B\", \"$root/shared/clients/python/tests/driver.py\"]"
+  "\"python threads\": [\"python\", \"-B\", \"$root/shared/clients/python/tests/driver.py\", \"threads\"]"
+  "\"typescript\": [\"node\", \"$dir/modules/driver.mjs\"]"
+)
+# Succeeds if a program is there, or can be installed. Arguments: the program, its package, its language.
+have() {
+  command -v "$1" >/dev/null || bash "$root/tests/apt-install.sh" "$2" || {
+    echo "SKIPPED: the client in $3 was not tested, because $2 cannot be installed" >&2
+    [ -z "${CI:-}" ] || exit 1
+    return 1
+  }
+}
+
+if have javac default-jdk-headless Java; then
+  echo '== java client'
+  bash "$root/shared/clients/java/build.sh" java
+  cp java/lisa-relay.jar "$root/target/clients/"
+  java -ea -cp java/lisa-relay.jar:java/tests.jar lisa.relay.Tests
+  drivers+=("\"java\": [\"java\", \"-XX:TieredStopAtLevel=1\", \"-XX:+UseSerialGC\", \"-cp\", \"$dir/java/lisa-relay.jar:$dir/java/tests.jar\", \"lisa.relay.Driver\"]")
+fi
+if have go golang-go Go; then
+  echo '== go client'
+  export GOCACHE=${XDG_CACHE_HOME:-$HOME/.cache}/lisa-tests/go GOFLAGS=-mod=mod GOTOOLCHAIN=local
+  (
+    cd "$root/shared/clients/go"
+    unformatted=$(gofmt -l .)
+    [ -z "$unformatted" ] || { echo "not formatted: $unformatted" >&2; exit 1; }
+    go vet ./...
+    go test ./...
+    go build -o "$dir/driver" ./internal/driver
+  )
+  drivers+=("\"go\": [\"$dir/driver\"]")
+fi
+
+echo '== the contract'
+LISA_URL="http://127.0.0.1:$dev" LISA_DRIVERS="{$(IFS=,; echo "${drivers[*]}")}" PYTHONPATH=site python -B "$sources/contract/suite.py"

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from support import URL, eventually, forward, serve
+from support import eventually, forward, serve
 
 import lisa_relay as lr
-from lisa_relay import AsyncDelivery, AsyncLisa, Delivery, Lisa, _batch
+from lisa_relay import AsyncLisa, Lisa, _batch
 from lisa_relay._flows import Item
 
 COUNT = 300
@@ -41,56 +39,6 @@ class Relay:
         result = forward(handler, body)
         # Carried out, but the answer is lost.
         return None if nth == 5 else result
-
-
-def test_sends_of_threads_share_requests_and_each_gets_its_own_receipt(lisa: Lisa, topic: str) -> None:
-    relay = Relay("messages:batch")
-    with serve(relay.answer) as proxy, Lisa(proxy.url) as other, ThreadPoolExecutor(50) as threads:
-
-        def send(n: int) -> Any:
-            try:
-                return other.send(topic, n, id=f"{topic}-{n}", delay="soon" if n % 50 == 7 else "1h")
-            except lr.LisaError as error:
-                return error
-
-        results = list(threads.map(send, range(COUNT)))
-    check_receipts(lisa, topic, results)
-    assert sum(relay.sizes) >= COUNT and len(relay.sizes) < COUNT / 3, relay.sizes
-
-
-def test_sends_of_tasks_share_requests_and_each_gets_its_own_receipt(lisa: Lisa, topic: str) -> None:
-    relay = Relay("messages:batch")
-
-    async def main(url: str) -> list[Any]:
-        async with AsyncLisa(url) as other:
-            gate = asyncio.Semaphore(50)
-
-            async def send(n: int) -> Any:
-                async with gate:
-                    return await other.send(topic, n, id=f"{topic}-{n}", delay="soon" if n % 50 == 7 else "1h")
-
-            return await asyncio.gather(*map(send, range(COUNT)), return_exceptions=True)
-
-    with serve(relay.answer) as proxy:
-        results = asyncio.run(main(proxy.url))
-    check_receipts(lisa, topic, results)
-    assert sum(relay.sizes) >= COUNT and len(relay.sizes) < COUNT / 3, relay.sizes
-
-
-def check_receipts(lisa: Lisa, topic: str, results: list[Any]) -> None:
-    for n, result in enumerate(results):
-        if n % 50 == 7:
-            assert isinstance(result, lr.Invalid) and result.id == f"{topic}-{n}", result
-        else:
-            assert isinstance(result, lr.Sent) and result.id == f"{topic}-{n}", result
-            assert lisa.get(topic, result.id).json() == n
-
-
-def test_a_refusal_of_a_whole_request_is_the_error_of_each_call_and_ends_a_batch(topic: str) -> None:
-    with serve(lambda *_: (401, {}, b'{"status":401,"code":"unauthorized"}')) as server, Lisa(server.url) as lisa:
-        results = lisa.send_many(topic, [{"payload": n} for n in range(2000)])
-        assert server.count == 1 and {type(result) for result in results} == {lr.Unauthorized}
-        assert len({id(result) for result in results}) == len({result.id for result in results}) == 2000
 
 
 def test_an_item_that_is_repeated_holds_up_no_other(topic: str) -> None:
@@ -137,64 +85,6 @@ def test_a_call_that_is_cancelled_while_it_waits_is_not_sent(topic: str) -> None
 
     with serve(relay.answer) as proxy:
         asyncio.run(main(proxy.url))
-
-
-@pytest.mark.parametrize("concurrency", [1, 7, 50, 250])
-def test_a_worker_settles_in_batches_and_runs_no_more_handlers_than_it_may(
-    lisa: Lisa, topic: str, concurrency: int
-) -> None:
-    count = min(COUNT, 20 * concurrency)
-    lisa.send_many(topic, [{"payload": n, "id": f"{topic}-{n}"} for n in range(count)])
-    relay, seen = Relay("deliveries:settle"), Counter[int]()
-
-    async def main(url: str) -> int:
-        async with AsyncLisa(URL, gateway=url) as other:
-            stop, running, most = asyncio.Event(), 0, 0
-
-            async def handler(delivery: AsyncDelivery) -> Any:
-                nonlocal running, most
-                running += 1
-                most = max(most, running)
-                await asyncio.sleep(0.001 * (delivery.json() % 3))
-                running -= 1
-                seen[delivery.json()] += 1
-                if len(seen) == count:
-                    stop.set()
-                return lr.Retry(after=timedelta(0)) if delivery.json() == 5 and delivery.attempt == 1 else None
-
-            await other.work(topic, handler, concurrency=concurrency, stop=stop)
-            return most
-
-    with serve(relay.answer) as proxy:
-        most = asyncio.run(main(proxy.url))
-    assert most <= concurrency
-    assert {n: times for n, times in seen.items() if times != 1 and n != 5} == {} and len(seen) == count
-    if concurrency > 1:
-        assert len(relay.sizes) < count / 2, relay.sizes
-    for n in range(count):
-        if n != 5:
-            with pytest.raises(lr.NotFound) as ended:
-                lisa.get(topic, f"{topic}-{n}")
-            assert ended.value.ended == "acked"
-
-
-def test_leases_are_extended_together(lisa: Lisa, topic: str) -> None:
-    lisa.send_many(topic, [{"payload": n} for n in range(40)])
-    relay, stop, done = Relay("deliveries:extend"), threading.Event(), threading.Event()
-    relay.sizes += [0] * 10
-    attempts = Counter[int]()
-
-    def handler(delivery: Delivery) -> None:
-        attempts[delivery.json()] = delivery.attempt
-        if sum(attempts.values()) == 40:
-            eventually(lambda: sum(relay.sizes) >= 120, "three extensions of each")
-            stop.set()
-            done.set()
-        done.wait(60)
-
-    with serve(relay.answer) as proxy, Lisa(URL, gateway=proxy.url) as other:
-        other.work(topic, handler, concurrency=40, lease="3s", stop=stop)
-    assert set(attempts.values()) == {1} and max(relay.sizes) == 40, relay.sizes
 
 
 def test_a_thread_that_is_interrupted_leaves_others_their_messages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,32 +163,3 @@ def test_a_value_that_is_not_json_fails_only_its_own_send(lisa: Lisa, topic: str
     for options in ({"retry": {"factor": float("nan")}}, {"priority": float("inf")}):
         with pytest.raises(ValueError):
             lisa.send(topic, "x", **options)
-
-
-def test_the_error_of_a_send_has_the_id_of_its_message(lisa: Lisa, topic: str) -> None:
-    lisa.send(topic, "x", delay="1h")
-    with pytest.raises(lr.LisaError) as error:
-        lisa.send(topic, "x", id="mine", replace="gone")
-    assert error.value.id == "mine"
-
-
-def test_an_outcome_is_repeated_until_the_lease_ends(lisa: Lisa, topic: str) -> None:
-    id = lisa.send(topic, "x").id
-    stop, attempts, failures = threading.Event(), list[int](), 0
-
-    def answer(_: int, handler: Any, body: bytes) -> Any:
-        nonlocal failures
-        if handler.path.endswith(":settle") and failures < 3:
-            failures += 1
-            return None
-        return forward(handler, body)
-
-    def handle(delivery: Delivery) -> None:
-        attempts.append(delivery.attempt)
-        stop.set()
-
-    with serve(answer) as proxy, Lisa(URL, gateway=proxy.url, tries=1) as other:
-        other.work(topic, handle, stop=stop)
-    with pytest.raises(lr.NotFound) as ended:
-        lisa.get(topic, id)
-    assert ended.value.ended == "acked" and attempts == [1]

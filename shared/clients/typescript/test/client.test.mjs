@@ -1,10 +1,13 @@
 // Tests of the package against a real relay: see tests/clients/run.sh.
 
 import assert from "node:assert/strict";
+import { createHmac } from "node:crypto";
 import { readFileSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { createServer } from "node:http";
 import { test } from "node:test";
-import { InvalidSignature, Lisa, Problem, TransportError, verifyWebhook } from "lisa-relay";
+import { InvalidSignature, Lisa, Problem, verifyWebhook } from "lisa-relay";
+import { serve } from "./faults.mjs";
 
 const { LISA_URL: url, LISA_URL_WITH_TOKENS: guarded, LISA_TOKEN: token, LISA_HOOK_PORT: port, LISA_HOOK_SECRET: secret, LISA_README: readme } = process.env;
 const lisa = new Lisa(url);
@@ -45,19 +48,6 @@ test("a batch has a result for each message, in order", async () => {
   assert.equal(results[1_234].id.length, 36);
 });
 
-test("a delivery is settled once, and its lease can be extended", async () => {
-  const name = topic();
-  const sent = await lisa.send(name, { order: 7 }, { key: "straße 7" });
-  const [delivery] = await lisa.pull(name);
-  assert.deepEqual([delivery.id, delivery.attempt, delivery.json(), delivery.key], [sent.id, 1, { order: 7 }, "straße 7"]);
-  const before = delivery.leaseUntil;
-  await delivery.extend("10m");
-  assert.ok(delivery.leaseUntil > before);
-  assert.equal((await delivery.ack()).outcome, "acked");
-  await assert.rejects(delivery.ack(), (error) => isCode("stale")(error) && !error.maybeSettled);
-  assert.deepEqual(await lisa.pull(name, { wait: 0 }), []);
-});
-
 test("a message has its failed attempts and the holder of its key", async () => {
   const [name, options] = [topic(), { key: "k" }];
   const first = await lisa.send(name, "a", options);
@@ -68,16 +58,6 @@ test("a message has its failed attempts and the holder of its key", async () => 
   assert.deepEqual([failed.state, failed.holder, failed.attempts[0].outcome, failed.attempts[0].error], ["retry", undefined, "failed", "no"]);
   const [parked] = (await lisa.get(name, second.id, "k")).groups;
   assert.deepEqual([parked.state, parked.holder, parked.attempts], ["parked", first.id, undefined]);
-});
-
-test("many deliveries are settled together", async () => {
-  const name = topic();
-  await lisa.sendMany(name, ["a", "b", "c"].map((payload) => ({ payload })));
-  const pulled = [];
-  while (pulled.length < 3) pulled.push(...(await lisa.pull(name, { max: 3 })));
-  const outcomes = [{ ack: true }, { retry: { after: "1h", error: "x" } }, { reject: { error: "bad" } }];
-  const ended = await lisa.settleMany(pulled.map(({ token }, n) => ({ token, ...outcomes[n] })));
-  assert.deepEqual(ended.map((one) => one.outcome), ["acked", "retry", "garbage"]);
 });
 
 test("a worker acks, retries and stops at its signal", async () => {
@@ -91,22 +71,6 @@ test("a worker acks, retries and stops at its signal", async () => {
   await work;
   assert.deepEqual(seen, [1, 2]);
   await assert.rejects(lisa.get("jobs", `once-${process.pid}`), isCode("not_found"));
-});
-
-test("a lost answer is repeated under the same id", async () => {
-  let calls = 0;
-  const flaky = new Lisa(url, { fetch: async (...request) => {
-    const answer = await fetch(...request);
-    if (++calls === 1) throw new TypeError("connection reset");
-    return answer;
-  } });
-  assert.equal((await flaky.send(topic(), "x", { delay: "1h" })).outcome, "duplicate");
-  assert.equal(calls, 2);
-});
-
-test("tries end, and the error has the id", async () => {
-  const away = new Lisa("http://127.0.0.1:1", { tries: 2 });
-  await assert.rejects(away.send("t", "x"), (error) => error instanceof TransportError && error.id.length === 36);
 });
 
 test("tokens are needed where there are some", async () => {
@@ -145,4 +109,34 @@ test("the example of the README runs as it is", async () => {
     console.log = log;
   }
   assert.deepEqual(lines, [["waiting", true, { order: 7 }]]);
+});
+
+test("a negative duration is thrown", async () => {
+  await serve(() => [200, {}, "[]"], async (fake, requests) => {
+    for (const delay of [-5_000, NaN, Infinity]) await assert.rejects(new Lisa(fake).send("t", "x", { delay }), /delay: .* is not a duration/);
+    assert.equal(requests.length, 0);
+  });
+});
+
+test("a hostile webhook is an invalid signature, also for the sample in the guide", async () => {
+  const guide = readFileSync(join(dirname(readme), "../../docs/guides/webhooks.md"), "utf8");
+  const [, code] = guide.match(/```js\n([\s\S]*?)```/);
+  const { verify } = await import(`data:text/javascript,${encodeURIComponent(code)}`);
+  const now = String(Math.floor(Date.now() / 1000));
+  const hostile = [["timestamp", ""], ["timestamp", "NaN"], ["timestamp", "1e9"], ["timestamp", "9".repeat(5_000)], ["timestamp", "١٧"], ["id", ""], ["id", "\ud800"], ["signature", "v1,é"], ["signature", "v1,"], ["signature", ""]];
+  for (const [name, value] of hostile) {
+    const headers = { "webhook-id": "1", "webhook-timestamp": now, "webhook-signature": "v1,AAAA", [`webhook-${name}`]: value };
+    await assert.rejects(verifyWebhook(headers, "{}", secret), InvalidSignature);
+    assert.throws(() => verify(secret, headers, Buffer.from("{}")), { name: "Error" });
+    delete headers[`webhook-${name}`];
+    await assert.rejects(verifyWebhook(headers, "{}", secret), InvalidSignature);
+    assert.throws(() => verify(secret, headers, Buffer.from("{}")), { name: "Error" });
+  }
+  // An hour ago, a body that begins with the time of now was sent.
+  const old = Number(now) - 3600;
+  const key = Buffer.from(secret.replace("whsec_", ""), "base64");
+  const signature = createHmac("sha256", key).update(`1.${old}.${now}.x`).digest("base64");
+  const replayed = { "webhook-id": `1.${old}`, "webhook-timestamp": now, "webhook-signature": `v1,${signature}` };
+  await assert.rejects(verifyWebhook(replayed, "x", secret), InvalidSignature);
+  assert.throws(() => verify(secret, replayed, Buffer.from("x")), { name: "Error" });
 });

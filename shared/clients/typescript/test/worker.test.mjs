@@ -36,7 +36,7 @@ test("a wrong configuration is thrown at once", () => {
 });
 
 test("a lease is extended every third of its length, whether it is a string or a number", async () => {
-  for (const lease of ["2s", "1s 500ms", 2_000]) {
+  for (const lease of ["1s 500ms", 2_000]) {
     const [name, stop, attempts] = [topic(), new AbortController(), []];
     await lisa.send(name, "slow");
     await serve((request) => forward(url, request), async (proxy, requests) => {
@@ -53,39 +53,6 @@ test("a lease is extended every third of its length, whether it is a string or a
     });
     assert.deepEqual(attempts, [1]);
   }
-});
-
-test("an extension that fails does not settle", async () => {
-  const [name, stop, attempts, logged] = [topic(), new AbortController(), [], []];
-  await lisa.send(name, "x");
-  const left = [...MISLEADING];
-  const answer = async (request) => {
-    const answered = await forward(url, request);
-    return (request.path.endsWith(":extend") && left.shift()) || answered;
-  };
-  await serve(answer, async (proxy, requests) => {
-    const worker = new Lisa(url, { gateway: proxy, tries: 1 });
-    const handler = async (delivery) => {
-      attempts.push(delivery.attempt);
-      await eventually(() => requests.filter(({ path }) => path.endsWith(":extend")).length > MISLEADING.length, "all failed");
-      stop.abort();
-    };
-    await worker.work(name, handler, { lease: "1s", signal: stop.signal, log: (text) => logged.push(text) });
-    const settled = requests.filter(({ path }) => path.endsWith(":settle")).map(({ body }) => JSON.parse(body));
-    assert.deepEqual(settled.map((items) => items.map(({ ack }) => ack)), [[true]]);
-  });
-  assert.deepEqual(attempts, [1]);
-  assert.equal(logged.filter((text) => text.startsWith("cannot extend")).length, MISLEADING.length);
-});
-
-test("a pull with any other answer is repeated", async () => {
-  const [name, stop, logged] = [topic(), new AbortController(), []];
-  await lisa.send(name, "x");
-  const left = MISLEADING.slice(0, 4);
-  await serve(async (request) => (request.path.endsWith("/pull") && left.shift()) || forward(url, request), async (proxy) => {
-    await new Lisa(url, { gateway: proxy }).work(name, () => stop.abort(), { signal: stop.signal, log: (text, error) => logged.push([text, error]) });
-  });
-  assert.deepEqual(logged.map(([text, error]) => [text, error instanceof TransportError]), Array(4).fill(["cannot pull; retrying", true]));
 });
 
 test("a worker survives that there is no token for a moment", async () => {

@@ -131,11 +131,11 @@ class _Client:
         return (yield from flows.exchange(request, self._tries, types.reader(Sent)))
 
     def _pull(
-        self, kind: type[T], topic: str, group: str, options: dict[str, Any], wait: Duration | None
+        self, kind: type[T], topic: str, group: str, options: dict[str, Any], wait: Duration
     ) -> flows.Flow[list[T]]:
         where = flows.path("topics", topic, "groups", group, "pull")
         # The server waits at most 30 s.
-        longest = min(wait.total_seconds(), 30.0) if isinstance(wait, timedelta) else 30.0 if wait else 0.0
+        longest = min(wait.total_seconds(), 30.0) if isinstance(wait, timedelta) else 30.0
         body = types.given({**options, "wait": wait})
         request = flows.with_json("POST", where, body, True, longest)
         request.limit = flows.MAX_PAYLOADS
@@ -143,7 +143,8 @@ class _Client:
         def read(body: Any) -> list[T]:
             return [types.read_delivery(kind, one, topic=topic, group=group, _lisa=self) for one in body["deliveries"]]
 
-        return (yield from flows.exchange(request, self._tries, read))
+        # A repeated pull could leave the messages of the first one to their lease: the caller decides.
+        return (yield from flows.exchange(request, 1, read))
 
 
 class Lisa(_Client):
@@ -230,11 +231,14 @@ class Lisa(_Client):
         group: str = "default",
         *,
         max: int = 1,
-        wait: Duration | None = None,
+        wait: Duration = LONG_POLL,
         lease: Duration | None = None,
         consumer: str | None = None,
     ) -> list[Delivery]:
-        """Pulls up to `max` messages. Waits for the first one, up to `wait` (30 s at most)."""
+        """Pulls up to `max` messages. Waits for the first one, up to `wait` (30 s at most).
+
+        A failed pull is not repeated.
+        """
         options = {"max": max, "lease": lease, "consumer": consumer}
         return self._run(self._pull(Delivery, topic, group, options, wait))
 
@@ -406,11 +410,14 @@ class AsyncLisa(_Client):
         group: str = "default",
         *,
         max: int = 1,
-        wait: Duration | None = None,
+        wait: Duration = LONG_POLL,
         lease: Duration | None = None,
         consumer: str | None = None,
     ) -> list[AsyncDelivery]:
-        """Pulls up to `max` messages. Waits for the first one, up to `wait` (30 s at most)."""
+        """Pulls up to `max` messages. Waits for the first one, up to `wait` (30 s at most).
+
+        A failed pull is not repeated.
+        """
         options = {"max": max, "lease": lease, "consumer": consumer}
         return await self._run(self._pull(AsyncDelivery, topic, group, options, wait))
 

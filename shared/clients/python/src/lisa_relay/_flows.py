@@ -198,6 +198,9 @@ def pause(attempt: int, retry_after: float) -> float:
 
 def path(*parts: str) -> str:
     """Returns a path with escaped parts."""
+    for part in parts:
+        if not (isinstance(part, str) and part):
+            raise ValueError(f"{part!r} is not the name of a topic or group, or the id of a message")
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 

@@ -1,0 +1,100 @@
+package lisarelay
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// body is the body of a request, or an item of one. It collects what is wrong with the arguments.
+type body struct {
+	fields map[string]any
+	wrong  []string
+}
+
+func newBody() *body { return &body{fields: map[string]any{}} }
+
+// text adds a text, unless it is empty.
+func (b *body) text(name, value string) {
+	if value != "" {
+		b.check(name, value)
+		b.fields[name] = value
+	}
+}
+
+// check refuses a text that JSON cannot have: encoding/json would change it.
+func (b *body) check(name, value string) {
+	if !utf8.ValidString(value) {
+		b.refuse("%s: is not UTF-8", name)
+	}
+}
+
+// number adds a number, unless it is zero.
+func (b *body) number(name string, value int) {
+	if value != 0 {
+		b.fields[name] = value
+	}
+}
+
+// duration adds a duration in milliseconds, rounded up, unless it is zero.
+func (b *body) duration(name string, value time.Duration) {
+	if value < 0 {
+		b.refuse("%s: %v is negative", name, value)
+	} else if value != 0 {
+		b.fields[name] = milliseconds(value)
+	}
+}
+
+func milliseconds(value time.Duration) string {
+	count := value / time.Millisecond
+	if value%time.Millisecond > 0 {
+		count++
+	}
+	return fmt.Sprintf("%dms", int64(count))
+}
+
+// instant adds an instant, unless it is zero.
+func (b *body) instant(name string, value time.Time) {
+	if value.IsZero() {
+		return
+	}
+	if value = value.UTC(); value.Year() < 0 || value.Year() > 9999 {
+		b.refuse("%s: its year is not in 0 to 9999", name)
+	}
+	b.fields[name] = value
+}
+
+func (b *body) refuse(format string, values ...any) {
+	b.wrong = append(b.wrong, fmt.Sprintf(format, values...))
+}
+
+// err returns one error for all wrong arguments.
+func (b *body) err() error {
+	if len(b.wrong) == 0 {
+		return nil
+	}
+	return wrong("%s", strings.Join(b.wrong, "; "))
+}
+
+func (b *body) json() ([]byte, error) {
+	if err := b.err(); err != nil {
+		return nil, err
+	}
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	// A payload arrives as it was encoded here.
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(b.fields); err != nil {
+		return nil, wrong("payload: %v", err)
+	}
+	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), nil
+}
+
+// array returns texts of JSON as an array.
+func array(texts [][]byte) []byte {
+	joined := append([]byte("["), bytes.Join(texts, []byte(","))...)
+	return append(joined, ']')
+}

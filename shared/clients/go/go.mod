@@ -1,0 +1,3 @@
+module lisarelay
+
+go 1.19

@@ -1,0 +1,226 @@
+package lisarelay
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+const (
+	// The most bytes of an answer.
+	maxAnswer = 8 << 20
+	// The most bytes of an answer with payloads: up to 16 MiB, each byte of which may take six in JSON.
+	maxPayloads = 128 << 20
+	maxPart     = 1 << 20
+)
+
+// request is a request of one call.
+type request struct {
+	method, path string
+	// The body, as JSON.
+	content     []byte
+	key         string
+	isToGateway bool
+	hasPayloads bool
+	// The time that the server may wait, in addition to the time limit.
+	wait time.Duration
+}
+
+// TokenFile returns an [Options.TokenSource] that reads a file for each request.
+func TokenFile(path string) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) {
+		text, err := os.ReadFile(path)
+		return string(text), err
+	}
+}
+
+// newTransport returns a transport with a connection for each of many concurrent requests. It speaks only HTTP/1, so that the end of
+// a context closes the connection, and a dead connection fails one request only.
+func newTransport() *http.Transport {
+	return &http.Transport{
+		Proxy:               secureProxy,
+		DisableCompression:  true,
+		MaxIdleConnsPerHost: 100,
+		IdleConnTimeout:     90 * time.Second,
+		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
+		// In addition to the limit of the body.
+		MaxResponseHeaderBytes: 1 << 20,
+	}
+}
+
+// secureProxy returns the proxy of the environment for requests that it cannot read.
+func secureProxy(r *http.Request) (*url.URL, error) {
+	if r.URL.Scheme != "https" {
+		return nil, nil
+	}
+	return http.ProxyFromEnvironment(r)
+}
+
+// call sends a request until it has an answer that is no reason to repeat it.
+func (c *Client) call(ctx context.Context, r request, read func([]byte) error) error {
+	for attempt := 1; ; attempt++ {
+		failure := c.try(ctx, r, read)
+		if failure == nil {
+			return nil
+		}
+		if !failure.Retryable() || attempt >= c.tries {
+			return failure
+		}
+		if !pause(ctx, attempt, failure.retryAfter()) {
+			return &TransportError{Err: fmt.Errorf("%w after: %v", ctx.Err(), failure)}
+		}
+	}
+}
+
+// try sends a request once, and passes the text of the answer to read.
+func (c *Client) try(ctx context.Context, r request, read func([]byte) error) Error {
+	limited, cancel := context.WithTimeout(ctx, c.timeout+r.wait)
+	defer cancel()
+	answer, text, err := c.exchange(limited, r)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return &TransportError{Err: fmt.Errorf("no answer to %s %s: %w", r.method, r.path, err)}
+	}
+	if answer.StatusCode >= 300 && answer.StatusCode < 400 {
+		return foreign(answer.StatusCode, "a redirect, which is not followed")
+	}
+	if answer.StatusCode < 200 || answer.StatusCode >= 300 {
+		return problemOf(answer.StatusCode, text, answer.Header)
+	}
+	if err := read(text); err != nil {
+		// A proxy may answer with anything. Lisa may have carried out the request.
+		return &TransportError{Err: fmt.Errorf("not an answer from Lisa to %s %s: %w", r.method, r.path, err)}
+	}
+	return nil
+}
+
+// exchange sends a request, and reads the whole answer.
+func (c *Client) exchange(ctx context.Context, r request) (*http.Response, []byte, error) {
+	sent, err := c.newRequest(ctx, r)
+	if err != nil {
+		return nil, nil, err
+	}
+	answer, err := c.http.Do(sent)
+	if err != nil {
+		var withURL *url.Error
+		if errors.As(err, &withURL) {
+			err = withURL.Err
+		}
+		return nil, nil, err
+	}
+	defer answer.Body.Close()
+	// A few bytes of an encoding can decode to gigabytes.
+	if encoding := answer.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
+		return nil, nil, errors.New("the answer is compressed")
+	}
+	limit := maxAnswer
+	if r.hasPayloads {
+		limit = maxPayloads
+	}
+	text, err := readText(answer.Body, limit)
+	return answer, text, err
+}
+
+func (c *Client) newRequest(ctx context.Context, r request) (*http.Request, error) {
+	var body io.Reader = bytes.NewReader(r.content)
+	if r.method == http.MethodGet {
+		// Empty, but of an unknown length: the transport repeats no request with such a body on its own.
+		body = io.MultiReader()
+	}
+	base := c.producer
+	if r.isToGateway {
+		base = c.gateway
+	}
+	sent, err := http.NewRequestWithContext(ctx, r.method, base+r.path, body)
+	if err != nil {
+		return nil, err
+	}
+	// Otherwise, a proxy may compress the answer.
+	sent.Header.Set("Accept-Encoding", "identity")
+	if len(r.content) > 0 {
+		sent.Header.Set("Content-Type", "application/json")
+	}
+	if r.key != "" {
+		sent.Header.Set("Lisa-Key", r.key)
+	}
+	if c.token == nil {
+		return sent, nil
+	}
+	token, err := readToken(ctx, c.token)
+	if err == nil {
+		sent.Header.Set("Authorization", "Bearer "+token)
+	}
+	return sent, err
+}
+
+// readToken reads the token. While it is rotated, there may be none for a moment.
+func readToken(ctx context.Context, source func(context.Context) (string, error)) (string, error) {
+	token, err := source(ctx)
+	if err != nil {
+		return "", fmt.Errorf("cannot read the token: %w", err)
+	}
+	token = strings.TrimSpace(token)
+	if !isToken(token) {
+		return "", errors.New("cannot read the token: it is empty, or has invalid characters")
+	}
+	return token, nil
+}
+
+func isToken(text string) bool {
+	return text != "" && strings.IndexFunc(text, func(r rune) bool { return r < '!' || r > '~' }) < 0
+}
+
+// readText reads a text up to a limit. It joins the parts at the end: a buffer that grows would take much more memory.
+func readText(body io.Reader, limit int) ([]byte, error) {
+	var parts [][]byte
+	for size := 0; size <= limit; {
+		part, err := io.ReadAll(io.LimitReader(body, maxPart))
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, part)
+		size += len(part)
+		if len(part) == maxPart {
+			continue
+		}
+		text := bytes.Join(parts, nil)
+		if !utf8.Valid(text) {
+			return nil, errors.New("the answer is not UTF-8")
+		}
+		return text, nil
+	}
+	return nil, fmt.Errorf("the answer is longer than %d bytes", limit)
+}
+
+// pause waits before the next try: exponential with jitter, and not less than the server asks for. It returns false if the context
+// ended.
+func pause(ctx context.Context, attempt int, after time.Duration) bool {
+	wait := 8 * time.Second
+	if attempt < 6 {
+		wait = 125 * time.Millisecond << attempt
+	}
+	if wait < after {
+		wait = after
+	}
+	// The clock is random enough, and math/rand has the same seed in each process.
+	jitter := time.Duration(time.Now().UnixNano()) % (wait / 4)
+	timer := time.NewTimer(wait + jitter)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"lisarelay"
+)
+
+type command struct {
+	Call string
+
+	URL, Gateway, Token string
+	Timeout             int
+	Tries               int
+
+	Topic, ID   string
+	Payload     string
+	Options     map[string]any
+	Messages    []map[string]any
+	Callers     int
+	Outcomes    []map[string]any
+	Lease       string
+	Concurrency *int
+	Handler     handler
+	StopAfter   int `json:"stop_after"`
+}
+
+type driver struct {
+	client     *lisarelay.Client
+	deliveries []*lisarelay.Delivery
+}
+
+func (d *driver) answer(c command) any {
+	ctx := context.Background()
+	switch c.Call {
+	case "client":
+		options := lisarelay.Options{Gateway: c.Gateway, Token: c.Token, Timeout: time.Duration(c.Timeout) * time.Millisecond, Tries: c.Tries}
+		client, err := lisarelay.New(c.URL, options)
+		d.client = client
+		return result(struct{}{}, err)
+	case "send":
+		return d.send(ctx, c.Topic, c.Payload, c.Options)
+	case "send_concurrently":
+		return concurrently(c.Messages, c.Callers, func(_ int, message map[string]any) any {
+			return d.send(ctx, c.Topic, message["payload"].(string), message)
+		})
+	case "send_many":
+		return d.sendMany(ctx, c)
+	case "get":
+		found, err := d.client.Get(ctx, c.Topic, c.ID)
+		return result(map[string]any{"id": found.ID, "state": found.State, "payload": string(found.Payload)}, err)
+	case "cancel":
+		cancelled, err := d.client.Cancel(ctx, c.Topic, c.ID)
+		return result(map[string]any{"id": cancelled.ID}, err)
+	case "reschedule":
+		if at := instant(c.Options["deliver_at"]); !at.IsZero() {
+			return result(d.client.RescheduleAt(ctx, c.Topic, c.ID, at))
+		}
+		return result(d.client.Reschedule(ctx, c.Topic, c.ID, duration(c.Options["delay"])))
+	case "deliver_now":
+		return result(d.client.DeliverNow(ctx, c.Topic, c.ID))
+	case "pull":
+		return d.pull(ctx, c)
+	case "settle":
+		return concurrently(d.deliveries, len(d.deliveries), func(n int, delivery *lisarelay.Delivery) any {
+			return result(delivery.Settle(ctx, outcome(c.Outcomes[n%len(c.Outcomes)])))
+		})
+	case "settle_many":
+		return d.settleMany(ctx, c)
+	case "extend":
+		return concurrently(d.deliveries, len(d.deliveries), func(_ int, delivery *lisarelay.Delivery) any {
+			return result(delivery.Extend(ctx, duration(c.Lease)))
+		})
+	case "work":
+		return d.work(ctx, c)
+	}
+	return result(nil, errors.New("unknown call: "+c.Call))
+}
+
+func (d *driver) send(ctx context.Context, topic, payload string, options map[string]any) any {
+	converted := sendOptions(options)
+	return result(d.client.Send(ctx, topic, payload, &converted))
+}
+
+func (d *driver) sendMany(ctx context.Context, c command) any {
+	messages := make([]lisarelay.NewMessage, len(c.Messages))
+	for n, message := range c.Messages {
+		messages[n] = lisarelay.NewMessage{Payload: message["payload"], Options: sendOptions(message)}
+	}
+	sent, err := d.client.SendMany(ctx, c.Topic, messages)
+	return results(sent, err)
+}
+
+func (d *driver) pull(ctx context.Context, c command) any {
+	options := lisarelay.PullOptions{Wait: duration(c.Options["wait"]), Lease: duration(c.Options["lease"])}
+	options.Max = number(c.Options["max"])
+	options.Group = text(c.Options["group"])
+	deliveries, err := d.client.Pull(ctx, c.Topic, options)
+	if err != nil {
+		return result(nil, err)
+	}
+	d.deliveries = deliveries
+	pulled := make([]any, len(deliveries))
+	for n, one := range deliveries {
+		pulled[n] = map[string]any{"id": one.ID, "attempt": one.Attempt, "payload": string(one.Payload)}
+	}
+	return pulled
+}
+
+func (d *driver) settleMany(ctx context.Context, c command) any {
+	settlements := make([]lisarelay.Settlement, len(d.deliveries))
+	for n, delivery := range d.deliveries {
+		settlements[n] = lisarelay.Settlement{Token: delivery.Token, Outcome: outcome(c.Outcomes[n%len(c.Outcomes)])}
+	}
+	ended, err := d.client.SettleMany(ctx, settlements)
+	return results(ended, err)
+}
+
+// concurrently calls a function for each value, so many at a time. It returns the results in order.
+func concurrently[T any](values []T, atOnce int, call func(n int, value T) any) []any {
+	answers := make([]any, len(values))
+	slots := make(chan struct{}, atOnce+1)
+	var all sync.WaitGroup
+	for n, value := range values {
+		all.Add(1)
+		go func(n int, value T) {
+			defer all.Done()
+			slots <- struct{}{}
+			answers[n] = call(n, value)
+			<-slots
+		}(n, value)
+	}
+	all.Wait()
+	return answers
+}
+
+func results[T any](all []lisarelay.Result[T], err error) any {
+	if err != nil {
+		return result(nil, err)
+	}
+	converted := make([]any, len(all))
+	for n, one := range all {
+		converted[n] = result(one.Value, one.Err)
+	}
+	return converted
+}
+
+func result(value any, err error) any {
+	if err == nil {
+		return value
+	}
+	fields := map[string]any{"kind": "argument", "message": err.Error()}
+	var failure lisarelay.Error
+	var problem *lisarelay.Problem
+	if errors.As(err, &failure) {
+		fields["kind"], fields["retryable"] = "transport", failure.Retryable()
+		setText(fields, "id", failure.MessageID())
+	}
+	if errors.As(err, &problem) {
+		fields["kind"], fields["status"], fields["maybe_settled"] = "problem", problem.Status, problem.MaybeSettled
+		setText(fields, "code", problem.Code)
+		setText(fields, "ended", problem.Ended)
+	}
+	return map[string]any{"error": fields}
+}
+
+func setText(fields map[string]any, name, value string) {
+	if value != "" {
+		fields[name] = value
+	}
+}

@@ -1,0 +1,68 @@
+package lisarelay
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const maxAge = 5 * time.Minute
+
+// ErrInvalidSignature means that a request was not sent by Lisa with one of the secrets, or that it is too old.
+var ErrInvalidSignature = errors.New("lisarelay: invalid signature")
+
+// VerifyWebhook verifies the signature of a webhook (Standard Webhooks 1.0.0) over its raw body, and returns the id of the message.
+// While secrets are rotated, pass all of them. The signature covers the id, the time of the attempt and the body, but no other
+// header.
+//
+// It returns an error that is [ErrInvalidSignature] if no signature matches, or if the request is more than 5 minutes old or early,
+// and an [*ArgumentError] for a secret that is none.
+func VerifyWebhook(header http.Header, body []byte, secrets ...string) (id string, err error) {
+	keys := make([][]byte, len(secrets))
+	for n, secret := range secrets {
+		if keys[n], err = keyOf(secret); err != nil {
+			return "", err
+		}
+	}
+	id, timestamp := header.Get("webhook-id"), header.Get("webhook-timestamp")
+	// A point in the id could hide a part of the body of another request as the time.
+	if id == "" || strings.Contains(id, ".") {
+		return "", fmt.Errorf("%w: webhook-id is missing, or not an id", ErrInvalidSignature)
+	}
+	if !isRecent(timestamp) {
+		return "", fmt.Errorf("%w: webhook-timestamp is missing, too old or too new", ErrInvalidSignature)
+	}
+	for _, key := range keys {
+		mac := hmac.New(sha256.New, key)
+		fmt.Fprintf(mac, "%s.%s.", id, timestamp)
+		mac.Write(body)
+		expected := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+		for _, signature := range strings.Split(header.Get("webhook-signature"), " ") {
+			if hmac.Equal([]byte(signature), []byte(expected)) {
+				return id, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("%w: no signature matches", ErrInvalidSignature)
+}
+
+func isRecent(timestamp string) bool {
+	seconds, err := strconv.ParseUint(timestamp, 10, 40)
+	age := time.Since(time.Unix(int64(seconds), 0))
+	return err == nil && age <= maxAge && age >= -maxAge
+}
+
+func keyOf(secret string) ([]byte, error) {
+	text := strings.TrimSpace(secret)
+	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(text, "whsec_"))
+	if !strings.HasPrefix(text, "whsec_") || err != nil || len(key) == 0 {
+		return nil, wrong("secret: must be whsec_ followed by base64")
+	}
+	return key, nil
+}

@@ -1,0 +1,397 @@
+package lisarelay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+const (
+	defaultGroup = "default"
+	defaultLease = time.Minute
+	// The most messages of a pull, the most pulls in flight, and the time that they wait.
+	maxPull  = 200
+	maxPulls = 2
+	// The time after a stop for which outcomes are repeated.
+	grace = 30 * time.Second
+)
+
+// Handler handles a delivery. Nil acknowledges it. An [Outcome], which may be wrapped, settles it accordingly. Any other error, and a
+// panic, is a failed attempt. A handler may also settle its delivery itself.
+//
+// The context ends when the lease is lost, because another worker may have the message then. It does not end when the worker is
+// stopped. It has the values of the context of [Client.Work].
+type Handler func(ctx context.Context, delivery *Delivery) error
+
+// WorkOptions are the options of a worker. Its zero value has the defaults.
+type WorkOptions struct {
+	// Group is "default" by default.
+	Group string
+	// Concurrency is the number of handlers that run at the same time: 1 by default.
+	Concurrency int
+	// Lease is the lease of each delivery, 1 s to 12 h. It is extended while a handler runs. The messages of a killed worker are
+	// delivered again after at most that time. 1 minute by default.
+	Lease time.Duration
+	// Consumer is the name of the worker, which `lisa-manager workers` lists.
+	Consumer string
+	// Log receives failures: failed attempts, pulls, extensions and settlements, and lost leases. It must be safe for concurrent use.
+	// By default, they go to the standard logger of the package log.
+	Log func(text string, err error)
+}
+
+// Work pulls messages and runs a handler for each, until the context ends. Then it pulls no more, waits for the running handlers,
+// sends their outcomes, and returns nil.
+//
+// It never holds more messages than it has handlers, and sends outcomes in batches while the next messages are pulled. It repeats a
+// pull that fails with a retryable error. It returns any other error after its handlers have ended, and an [*ArgumentError] for
+// wrong arguments before the first pull.
+func (c *Client) Work(ctx context.Context, topic string, handler Handler, options WorkOptions) error {
+	if err := options.check(topic, handler); err != nil {
+		return err
+	}
+	if options.Concurrency == 0 {
+		options.Concurrency = 1
+	}
+	if options.Lease == 0 {
+		options.Lease = defaultLease
+	}
+	if options.Log == nil {
+		options.Log = func(text string, err error) { log.Printf("lisarelay: %s: %v", text, err) }
+	}
+	w := &worker{client: c, topic: topic, handler: handler, options: options}
+	return w.run(ctx)
+}
+
+func (o WorkOptions) check(topic string, handler Handler) error {
+	b := newBody()
+	if _, err := path(topic); err != nil {
+		b.refuse("topic: %q is not the name of a topic", topic)
+	}
+	if handler == nil {
+		b.refuse("handler: is nil")
+	}
+	if o.Group == "." || o.Group == ".." {
+		b.refuse("Group: %q is not the name of a group", o.Group)
+	}
+	if o.Concurrency < 0 {
+		b.refuse("Concurrency: %d is negative", o.Concurrency)
+	}
+	b.duration("Lease", o.Lease)
+	b.text("Consumer", o.Consumer)
+	return b.err()
+}
+
+// worker pulls as many messages as there are free handlers. Handlers end in any order, and their outcomes are sent while the next
+// messages are pulled and handled: up to Concurrency outcomes may be in flight.
+type worker struct {
+	client  *Client
+	topic   string
+	handler Handler
+	options WorkOptions
+	// Ends the pulls.
+	stop context.CancelFunc
+	// Ends the repetition of outcomes after a stop.
+	outcomes context.Context
+	// The pulls, the handlers with their outcomes, and the extensions.
+	tasks sync.WaitGroup
+	// Has a value after a change of the fields below.
+	changed chan struct{}
+
+	mu      sync.Mutex
+	running map[*running]struct{}
+	// The messages that pulls in flight ask for.
+	requested       int
+	pulls, settling int
+	// The failed pulls since the last one that succeeded.
+	failures  int
+	isStopped bool
+	// The error that ended the worker.
+	fatal error
+}
+
+// running is a delivery whose handler runs. The mutex of the worker guards its fields.
+type running struct {
+	delivery *Delivery
+	// The context of the handler.
+	ctx        context.Context
+	cancel     context.CancelFunc
+	extendedAt time.Time
+	isLost     bool
+}
+
+func (w *worker) run(ctx context.Context) error {
+	w.running = map[*running]struct{}{}
+	w.changed = make(chan struct{}, 1)
+	pulling, stop := context.WithCancel(ctx)
+	defer stop()
+	outcomes, endOutcomes := context.WithCancel(context.Background())
+	defer endOutcomes()
+	extending, endExtending := context.WithCancel(context.Background())
+	defer endExtending()
+	w.stop, w.outcomes = stop, outcomes
+	go w.extendLeases(extending)
+	for pulling.Err() == nil {
+		if max := w.reserve(); max > 0 {
+			go w.pull(pulling, max)
+		} else {
+			w.waitForChange(pulling)
+		}
+	}
+	w.mu.Lock()
+	w.isStopped = true
+	w.mu.Unlock()
+	timer := time.AfterFunc(grace, endOutcomes)
+	defer timer.Stop()
+	w.tasks.Wait()
+	return w.fatal
+}
+
+// waitForChange waits until something ends. What ends at about the same time counts as one change.
+func (w *worker) waitForChange(ctx context.Context) {
+	select {
+	case <-w.changed:
+		runtime.Gosched()
+	case <-ctx.Done():
+	}
+}
+
+// reserve returns the number of messages to pull now, and counts that pull. A second pull is only for at least half of the
+// handlers: otherwise, the first one will return soon.
+func (w *worker) reserve() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	max := w.options.Concurrency - len(w.running) - w.requested
+	isSecond := w.pulls > 0
+	if w.pulls == maxPulls || w.settling >= w.options.Concurrency || (isSecond && max*2 < w.options.Concurrency) || max <= 0 {
+		return 0
+	}
+	if max > maxPull {
+		max = maxPull
+	}
+	w.pulls++
+	w.requested += max
+	w.tasks.Add(1)
+	return max
+}
+
+func (w *worker) update(change func()) {
+	w.mu.Lock()
+	change()
+	w.mu.Unlock()
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (w *worker) pull(ctx context.Context, max int) {
+	defer w.tasks.Done()
+	o := w.options
+	deliveries, err := w.client.Pull(ctx, w.topic, PullOptions{Group: o.Group, Max: max, Lease: o.Lease, Consumer: o.Consumer})
+	if err != nil {
+		w.pullFailed(ctx, err)
+	}
+	w.tasks.Add(len(deliveries))
+	handler := detached{ctx}
+	now := time.Now()
+	w.update(func() {
+		w.pulls--
+		w.requested -= max
+		if err == nil {
+			w.failures = 0
+		}
+		for _, delivery := range deliveries {
+			r := &running{delivery: delivery, extendedAt: now}
+			r.ctx, r.cancel = context.WithCancel(handler)
+			w.running[r] = struct{}{}
+			go w.handle(r)
+		}
+	})
+}
+
+// pullFailed waits before the next pull, or ends the worker if a repetition cannot cure the error.
+func (w *worker) pullFailed(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	var failure Error
+	if !errors.As(err, &failure) || !failure.Retryable() {
+		w.update(func() {
+			if w.fatal == nil {
+				w.fatal = err
+			}
+		})
+		w.stop()
+		return
+	}
+	w.options.Log("cannot pull; retrying", err)
+	w.mu.Lock()
+	w.failures++
+	failures := w.failures
+	w.mu.Unlock()
+	pause(ctx, failures, failure.retryAfter())
+}
+
+// handle runs a handler, and settles its delivery. A handler that panics or ends its goroutine is a failed attempt.
+func (w *worker) handle(r *running) {
+	defer w.tasks.Done()
+	outcome, err := Outcome{}, errors.New("the handler did not return")
+	defer func() {
+		logged := err
+		if panicked := recover(); panicked != nil {
+			err = fmt.Errorf("panic: %v", panicked)
+			logged = fmt.Errorf("%w\n%s", err, debug.Stack())
+		}
+		if err != nil {
+			outcome = Retry(0, err)
+		}
+		w.end(r, outcome, logged)
+	}()
+	outcome, err = outcomeOf(w.handler(r.ctx, r.delivery))
+}
+
+// outcomeOf returns the outcome that a handler returned, or the error that makes it a failed attempt.
+func outcomeOf(err error) (Outcome, error) {
+	outcome := Ack()
+	if err != nil && !errors.As(err, &outcome) {
+		return Outcome{}, err
+	}
+	if _, err := outcome.item("token"); err != nil {
+		return Outcome{}, wrongOutcome(err)
+	}
+	return outcome, nil
+}
+
+// end settles a delivery whose handler has ended, unless the handler did it or has lost its lease.
+func (w *worker) end(r *running, outcome Outcome, failure error) {
+	r.cancel()
+	var isLost bool
+	var leaseEnds time.Time
+	w.update(func() {
+		delete(w.running, r)
+		w.settling++
+		isLost, leaseEnds = r.isLost, r.extendedAt.Add(w.options.Lease)
+	})
+	if failure != nil && !isLost {
+		w.options.Log(fmt.Sprintf("%v failed", r.delivery), failure)
+	}
+	if !isLost && !r.delivery.hasEnded() {
+		w.settle(r.delivery, outcome, leaseEnds)
+	}
+	w.update(func() { w.settling-- })
+}
+
+// settle settles a delivery. It repeats it until the lease ends, since the work is done; after a stop, for half a minute.
+func (w *worker) settle(delivery *Delivery, outcome Outcome, leaseEnds time.Time) {
+	ctx, cancel := w.outcomeContext()
+	defer cancel()
+	for isWrong := false; ; {
+		_, err := delivery.Settle(ctx, outcome)
+		var problem *Problem
+		isProblem := errors.As(err, &problem)
+		if err == nil || isProblem && problem.MaybeSettled {
+			return
+		}
+		if isStale(err) {
+			w.logLost(delivery, err)
+			return
+		}
+		if isProblem && problem.Code == "invalid" && !isWrong {
+			w.options.Log(fmt.Sprintf("the outcome of %v is wrong", delivery), err)
+			isWrong, outcome = true, Retry(0, wrongOutcome(err))
+			continue
+		}
+		var failure Error
+		if !errors.As(err, &failure) || !failure.Retryable() || time.Now().After(leaseEnds) || ctx.Err() != nil {
+			w.options.Log(fmt.Sprintf("cannot settle %v; it is delivered again after its lease", delivery), err)
+			return
+		}
+		w.options.Log(fmt.Sprintf("cannot settle %v; retrying", delivery), err)
+		pause(ctx, 3, failure.retryAfter())
+	}
+}
+
+func wrongOutcome(err error) error {
+	return fmt.Errorf("the handler returned a wrong outcome: %w", err)
+}
+
+// outcomeContext returns a context that ends half a minute after the worker is stopped. If it has been stopped, the time starts now.
+func (w *worker) outcomeContext() (context.Context, context.CancelFunc) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.isStopped {
+		return context.WithTimeout(context.Background(), grace)
+	}
+	return context.WithCancel(w.outcomes)
+}
+
+// extendLeases extends each lease after a third of it. Those due at the same time share a request.
+func (w *worker) extendLeases(ctx context.Context) {
+	every := w.options.Lease / 6
+	if every < 10*time.Millisecond {
+		every = 10 * time.Millisecond
+	}
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case now := <-ticker.C:
+			w.extendThoseDue(now)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (w *worker) extendThoseDue(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for r := range w.running {
+		if now.Before(r.extendedAt.Add(w.options.Lease/3)) || !r.delivery.isOpen() || r.isLost {
+			continue
+		}
+		r.extendedAt = now
+		w.tasks.Add(1)
+		go w.extend(r)
+	}
+}
+
+// extend extends a lease. A failure says nothing about the handler, which goes on, unless the lease was lost.
+func (w *worker) extend(r *running) {
+	defer w.tasks.Done()
+	_, err := r.delivery.Extend(r.ctx, w.options.Lease)
+	if err == nil {
+		return
+	}
+	isOpen, isLost := r.delivery.isOpen(), isStale(err)
+	w.mu.Lock()
+	_, isRunning := w.running[r]
+	if !isRunning || !isOpen || r.isLost {
+		w.mu.Unlock()
+		return
+	}
+	r.isLost = isLost
+	w.mu.Unlock()
+	if isLost {
+		w.logLost(r.delivery, err)
+		r.cancel()
+	} else {
+		w.options.Log(fmt.Sprintf("cannot extend the lease of %v", r.delivery), err)
+	}
+}
+
+func (w *worker) logLost(delivery *Delivery, err error) {
+	w.options.Log(fmt.Sprintf("the lease of %v was lost; another worker may have it", delivery), err)
+}
+
+// detached is a context without its end.
+type detached struct{ context.Context }
+
+func (detached) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (detached) Done() <-chan struct{}       { return nil }
+func (detached) Err() error                  { return nil }

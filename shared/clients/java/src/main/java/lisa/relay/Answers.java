@@ -1,0 +1,111 @@
+package lisa.relay;
+
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.Base64;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Function;
+
+/** Reads answers of Lisa. Throws a RuntimeException for those of another shape. */
+final class Answers {
+    private Answers() {}
+
+    static Sent sent(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new Sent(text(body, "id"), text(body, "outcome"), instantOrNull(body, "due_at"), textOrNull(body, "ended"),
+                textOrNull(body, "durability"));
+    }
+
+    static Ended ended(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new Ended(text(body, "outcome"), instantOrNull(body, "due_at"), instantOrNull(body, "lease_until"));
+    }
+
+    static Message message(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new Message(text(body, "id"), text(body, "topic"), text(body, "state"), instantOrNull(body, "due_at"),
+                number(body, "attempt"), headers(body), payload(body), list(body, "groups").stream().map(Answers::group).toList());
+    }
+
+    static Cancelled cancelled(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new Cancelled(text(body, "id"), headers(body), payload(body),
+                body.containsKey("in_garbage") ? list(body, "in_garbage").stream().map(String.class::cast).toList() : List.of());
+    }
+
+    static List<Delivery> deliveries(Lisa lisa, Object answer) {
+        return list(object(answer), "deliveries").stream().map(one -> new Delivery(lisa, object(one))).toList();
+    }
+
+    /** Reads the results of a batch. */
+    static <T> List<Result<T>> results(Object answer, int count, Function<Object, T> read) {
+        List<?> results = (List<?>) answer;
+        if (results.size() != count) throw new IllegalArgumentException(results.size() + " results for a batch of " + count);
+        return results.stream().map(one -> result(object(one), read)).toList();
+    }
+
+    private static <T> Result<T> result(Map<?, ?> body, Function<Object, T> read) {
+        if (!body.containsKey("error")) return Result.of(read.apply(body));
+        Map<?, ?> error = object(body.get("error"));
+        int status = error.containsKey("status") ? number(error, "status") : 500;
+        return Result.failed(new ProblemException(status, error, Duration.ZERO));
+    }
+
+    private static Message.GroupState group(Object group) {
+        Map<?, ?> body = object(group);
+        return new Message.GroupState(text(body, "group"), text(body, "state"), text(body, "why"), textOrNull(body, "holder"),
+                body.containsKey("attempts") ? list(body, "attempts").stream().map(Answers::attempt).toList() : List.of());
+    }
+
+    private static Message.FailedAttempt attempt(Object attempt) {
+        Map<?, ?> body = object(attempt);
+        return new Message.FailedAttempt(instant(body, "at"), text(body, "outcome"), textOrNull(body, "consumer"), text(body, "error"));
+    }
+
+    static Map<?, ?> object(Object value) {
+        if (value instanceof Map<?, ?> body) return body;
+        throw new IllegalArgumentException("not an object");
+    }
+
+    static String text(Map<?, ?> body, String name) {
+        if (body.get(name) instanceof String text) return text;
+        throw new IllegalArgumentException(name + " is missing");
+    }
+
+    static String textOrNull(Map<?, ?> body, String name) {
+        return body.get(name) instanceof String text ? text : null;
+    }
+
+    static int number(Map<?, ?> body, String name) {
+        if (body.get(name) instanceof Long number) return Math.toIntExact(number);
+        throw new IllegalArgumentException(name + " is missing");
+    }
+
+    static Instant instant(Map<?, ?> body, String name) {
+        return Instant.parse(text(body, name));
+    }
+
+    static Map<String, String> headers(Map<?, ?> body) {
+        Map<String, String> headers = new LinkedHashMap<>();
+        if (body.get("headers") instanceof Map<?, ?> given) given.forEach((name, value) -> headers.put((String) name, (String) value));
+        return headers;
+    }
+
+    /** Returns the payload, or null if there is none. */
+    static byte[] payload(Map<?, ?> body) {
+        if (body.get("payload_base64") instanceof String base64) return Base64.getDecoder().decode(base64);
+        return body.get("payload") instanceof String text ? text.getBytes(StandardCharsets.UTF_8) : null;
+    }
+
+    private static Instant instantOrNull(Map<?, ?> body, String name) {
+        return body.get(name) == null ? null : instant(body, name);
+    }
+
+    private static List<?> list(Map<?, ?> body, String name) {
+        if (body.get(name) instanceof List<?> list) return list;
+        throw new IllegalArgumentException(name + " is missing");
+    }
+}

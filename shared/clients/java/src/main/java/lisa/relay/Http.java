@@ -1,0 +1,145 @@
+package lisa.relay;
+
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpHeaders;
+import java.net.http.HttpRequest;
+import java.net.http.HttpRequest.BodyPublishers;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+import java.util.Map;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Function;
+import java.util.regex.Pattern;
+
+/** Sends single requests: each has its token, its time limit, and an answer of limited size. */
+final class Http {
+    /** The most bytes of an answer. */
+    private static final int MAX_ANSWER = 8 * 1024 * 1024;
+    /** The most bytes of an answer with payloads: up to 16 MiB, each byte of which may take six in JSON. */
+    private static final int MAX_PAYLOADS = 128 * 1024 * 1024;
+    private static final Pattern TOKEN = Pattern.compile("[!-~]+");
+    private static final Pattern SECONDS = Pattern.compile("[0-9]{1,9}");
+
+    private final HttpClient client;
+    private final Callable<String> token;
+    private final Duration timeout;
+
+    /**
+     * A request.
+     *
+     * @param content its body as JSON, or null
+     * @param key the ordering key of the message, or null
+     * @param serverWait the time that the server may wait before it answers
+     */
+    record Request(String method, String url, byte[] content, String key, boolean hasPayloads, Duration serverWait) {
+        int limit() {
+            return hasPayloads ? MAX_PAYLOADS : MAX_ANSWER;
+        }
+
+        @Override
+        public String toString() {
+            return method + " " + URI.create(url).getRawPath();
+        }
+    }
+
+    Http(LisaOptions options) {
+        token = options.token();
+        timeout = options.timeout();
+        // A redirect would take the payload and the token to another address, and so would a proxy of the environment.
+        HttpClient.Builder builder = HttpClient.newBuilder().proxy(HttpClient.Builder.NO_PROXY);
+        options.http().accept(builder);
+        client = builder.version(HttpClient.Version.HTTP_1_1).followRedirects(HttpClient.Redirect.NEVER).build();
+    }
+
+    static boolean isToken(String text) {
+        return text != null && TOKEN.matcher(text.strip()).matches();
+    }
+
+    /**
+     * Sends a request once. The future has the value that {@code read} returns, or a LisaException. If {@code stop} completes
+     * first, the connection is closed. It is completed in any case.
+     */
+    <T> CompletableFuture<T> exchange(Request request, Function<Object, T> read, CompletableFuture<Void> stop) {
+        CompletableFuture<T> result = new CompletableFuture<>();
+        CompletableFuture<HttpResponse<byte[]>> exchange;
+        try {
+            exchange = client.sendAsync(withHeaders(request), answer -> new BoundedBody(answer.headers(), request.limit()));
+        } catch (LisaException error) {
+            stop.complete(null);
+            return CompletableFuture.failedFuture(error);
+        }
+        stop.orTimeout(timeout.plus(request.serverWait).toNanos(), TimeUnit.NANOSECONDS).whenComplete((done, late) -> {
+            // To cancel calls back, which must not block the thread of all timers.
+            if (!exchange.isDone()) CompletableFuture.runAsync(() -> exchange.cancel(true));
+        });
+        exchange.whenComplete((answer, error) -> {
+            boolean isLate = stop.isCompletedExceptionally();
+            stop.complete(null);
+            try {
+                if (error != null) throw new TransportException("no answer to " + request + ": " + (isLate ? "timeout" : error), error);
+                result.complete(read(answer, read));
+            } catch (Throwable failed) {
+                result.completeExceptionally(failed);
+            }
+        });
+        return result;
+    }
+
+    private HttpRequest withHeaders(Request request) {
+        HttpRequest.Builder builder = HttpRequest.newBuilder(URI.create(request.url));
+        builder.method(request.method, request.content == null ? BodyPublishers.noBody() : BodyPublishers.ofByteArray(request.content));
+        // Otherwise, a proxy may compress the answer.
+        builder.header("accept-encoding", "identity");
+        if (request.content != null) builder.header("content-type", "application/json");
+        if (request.key != null) builder.header("lisa-key", request.key);
+        if (token != null) builder.header("authorization", "Bearer " + readToken());
+        return builder.build();
+    }
+
+    /** Reads the token. While it is rotated, there may be none for a moment. */
+    private String readToken() {
+        String text;
+        try {
+            text = token.call();
+        } catch (Exception error) {
+            throw new TransportException("cannot read the token: " + error, error);
+        }
+        if (isToken(text)) return text.strip();
+        throw new TransportException("cannot read the token: it is empty, or has invalid characters", null);
+    }
+
+    private static <T> T read(HttpResponse<byte[]> answer, Function<Object, T> read) {
+        int status = answer.statusCode();
+        if (status >= 300 && status < 400) throw notFromLisa(status, "a redirect, which is not followed", Duration.ZERO);
+        String text;
+        try {
+            text = Json.decode(answer.body());
+            if (status >= 200 && status < 300) return read.apply(Json.read(text));
+        } catch (RuntimeException error) {
+            // A proxy may answer with anything. Lisa may have carried out the request.
+            throw new TransportException("not an answer from Lisa: " + error.getMessage(), error);
+        }
+        throw problem(status, text, retryAfter(answer.headers()));
+    }
+
+    private static ProblemException problem(int status, String text, Duration retryAfter) {
+        try {
+            if (Json.read(text) instanceof Map<?, ?> body) return new ProblemException(status, body, retryAfter);
+        } catch (IllegalArgumentException notJson) {
+            // It is the page of a proxy.
+        }
+        return notFromLisa(status, text.substring(0, Math.min(200, text.length())), retryAfter);
+    }
+
+    private static ProblemException notFromLisa(int status, String detail, Duration retryAfter) {
+        return new ProblemException(status, Map.of("title", "not an answer from Lisa", "detail", detail), retryAfter);
+    }
+
+    private static Duration retryAfter(HttpHeaders headers) {
+        String text = headers.firstValue("retry-after").orElse("");
+        return SECONDS.matcher(text).matches() ? Duration.ofSeconds(Long.parseLong(text)) : Duration.ZERO;
+    }
+}

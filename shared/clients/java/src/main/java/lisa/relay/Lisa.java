@@ -1,0 +1,442 @@
+package lisa.relay;
+
+import java.net.URI;
+import java.net.URISyntaxException;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.Base64;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Function;
+import java.util.stream.IntStream;
+
+/**
+ * A client of one relay. Share one among all threads. Calls of {@code send}, {@code settle} and {@code extend} that are made while
+ * a request of their kind is in flight leave together in the next one. It needs no close.
+ *
+ * <p>A request without an answer, and one answered with 408, 429, 502, 503 or 504, is repeated up to {@code tries} times. The calls
+ * block, for up to {@code tries} times the time limit and the pauses. If the thread is interrupted, they fail with a
+ * {@link TransportException} that is not retryable, and the thread stays interrupted; the request may still be carried out.
+ */
+public final class Lisa {
+    /** The most that a pull may wait, by the rules of Lisa. */
+    private static final Duration PULL_WAIT = Duration.ofSeconds(30);
+
+    private final String producer;
+    private final String gateway;
+    private final int tries;
+    private final Http http;
+    /** By topic; only those in use. */
+    private final Map<String, Batcher<Sent>> sends = new HashMap<>();
+    private final Batcher.Attempt<Ended> settleAttempt;
+    private final Batcher<Ended> settles;
+    private final Batcher<Ended> extensions;
+
+    /**
+     * Creates a client with the default options.
+     *
+     * @param url the URL of the relay, with http or https; that of {@code lisa-manager dev} is {@code http://127.0.0.1:7812}
+     */
+    public Lisa(String url) {
+        this(url, new LisaOptions());
+    }
+
+    /**
+     * Creates a client.
+     *
+     * @param url the URL of the relay, with http or https
+     * @param options its options
+     */
+    public Lisa(String url, LisaOptions options) {
+        producer = checkUrl("url", url);
+        gateway = Values.required("options", options).gateway() == null ? producer : checkUrl("gateway", options.gateway());
+        tries = options.tries();
+        http = new Http(options);
+        // As in all calls, the tokens are in the body, because URLs are logged.
+        settleAttempt = attempt(gateway + "/v1/deliveries:settle", Answers::ended);
+        settles = new Batcher<>(settleAttempt, tries);
+        extensions = new Batcher<>(attempt(gateway + "/v1/deliveries:extend", Answers::ended), tries);
+    }
+
+    /**
+     * Sends a message with the defaults of its topic.
+     *
+     * @param topic the topic
+     * @param payload the payload
+     * @return its receipt
+     * @throws LisaException if the request failed; to repeat the send, use its id
+     */
+    public Sent send(String topic, Object payload) {
+        return send(topic, payload, new SendOptions());
+    }
+
+    /**
+     * Sends a message. Calls of several threads may be stored in any order.
+     *
+     * @param topic the topic
+     * @param payload the payload. A {@code byte[]} and a {@code String} are sent unchanged, and everything else as JSON: maps with
+     *     texts as keys, lists, numbers, booleans and null
+     * @param options its options
+     * @return its receipt
+     * @throws LisaException if the request failed; to repeat the send, use its id
+     */
+    public Sent send(String topic, Object payload, SendOptions options) {
+        return Values.await(sendAsync(topic, payload, options));
+    }
+
+    /**
+     * Sends a message, and does not wait for its receipt. Limit the number of calls: unsent messages are kept in memory. Actions
+     * that depend on the future must not block.
+     *
+     * @param topic the topic
+     * @param payload the payload, as in {@link #send(String, Object, SendOptions)}
+     * @param options its options
+     * @return the receipt, or a LisaException
+     */
+    public CompletableFuture<Sent> sendAsync(String topic, Object payload, SendOptions options) {
+        Item item = item(payload, options);
+        String path = batchPath(topic);
+        synchronized (sends) {
+            if (!sends.containsKey(topic)) sends.values().removeIf(Batcher::isIdle);
+            return sends.computeIfAbsent(topic, name -> new Batcher<>(attempt(path, Answers::sent), tries)).add(item);
+        }
+    }
+
+    /**
+     * Sends any number of messages in order, in batches. If a whole request is refused for a reason that repetition cannot cure, no
+     * more are sent, and the rest has its error.
+     *
+     * @param topic the topic
+     * @param messages the messages
+     * @return a result for each, in order: its receipt, or its error
+     */
+    public List<Result<Sent>> sendMany(String topic, Collection<NewMessage> messages) {
+        List<NewMessage> all = Values.list("messages", messages);
+        List<Item> items = IntStream.range(0, all.size()).mapToObj(n -> item(n, all.get(n))).toList();
+        return Batcher.sendInOrder(items, attempt(batchPath(topic), Answers::sent), tries);
+    }
+
+    /**
+     * Looks up a message that is still stored.
+     *
+     * @param topic the topic
+     * @param id the id of the message
+     * @return the message
+     * @throws LisaException if the request failed. {@link ProblemException#ended} says how a message ended, if that is known
+     */
+    public Message get(String topic, String id) {
+        return call("GET", messagePath(topic, id), null, null, true, Answers::message);
+    }
+
+    /**
+     * Looks up a message sent with an ordering key and an id of your own, without querying every shard.
+     *
+     * @param topic the topic
+     * @param id the id of the message
+     * @param key the ordering key, in ASCII
+     * @return the message
+     * @throws LisaException if the request failed. {@link ProblemException#ended} says how a message ended, if that is known
+     */
+    public Message get(String topic, String id, String key) {
+        return call("GET", messagePath(topic, id), null, key(key), true, Answers::message);
+    }
+
+    /**
+     * Cancels a message that has not been delivered yet.
+     *
+     * @param topic the topic
+     * @param id the id of the message
+     * @return the cancelled message
+     * @throws LisaException if the request failed, or it is too late
+     */
+    public Cancelled cancel(String topic, String id) {
+        return call("DELETE", messagePath(topic, id), null, null, true, Answers::cancelled);
+    }
+
+    /**
+     * Cancels a message sent with an ordering key and an id of your own.
+     *
+     * @param topic the topic
+     * @param id the id of the message
+     * @param key the ordering key, in ASCII
+     * @return the cancelled message
+     * @throws LisaException if the request failed, or it is too late
+     */
+    public Cancelled cancel(String topic, String id, String key) {
+        return call("DELETE", messagePath(topic, id), null, key(key), true, Answers::cancelled);
+    }
+
+    /**
+     * Reschedules a message that has not been delivered yet.
+     *
+     * @param topic the topic
+     * @param id the id of the message
+     * @param delay the time from now until it is due
+     * @return its receipt
+     * @throws LisaException if the request failed, or it is too late
+     */
+    public Sent reschedule(String topic, String id, Duration delay) {
+        return reschedule(topic, id, new SendOptions().delay(delay), null);
+    }
+
+    /**
+     * Reschedules a message sent with an ordering key and an id of your own.
+     *
+     * @param topic the topic
+     * @param id the id of the message
+     * @param delay the time from now until it is due
+     * @param key the ordering key, in ASCII
+     * @return its receipt
+     * @throws LisaException if the request failed, or it is too late
+     */
+    public Sent reschedule(String topic, String id, Duration delay, String key) {
+        return reschedule(topic, id, new SendOptions().delay(delay), key(key));
+    }
+
+    /**
+     * Reschedules a message that has not been delivered yet.
+     *
+     * @param topic the topic
+     * @param id the id of the message
+     * @param deliverAt the new due time
+     * @return its receipt
+     * @throws LisaException if the request failed, or it is too late
+     */
+    public Sent reschedule(String topic, String id, Instant deliverAt) {
+        return reschedule(topic, id, new SendOptions().deliverAt(deliverAt), null);
+    }
+
+    /**
+     * Reschedules a message sent with an ordering key and an id of your own.
+     *
+     * @param topic the topic
+     * @param id the id of the message
+     * @param deliverAt the new due time
+     * @param key the ordering key, in ASCII
+     * @return its receipt
+     * @throws LisaException if the request failed, or it is too late
+     */
+    public Sent reschedule(String topic, String id, Instant deliverAt, String key) {
+        return reschedule(topic, id, new SendOptions().deliverAt(deliverAt), key(key));
+    }
+
+    /**
+     * Delivers now a message that is waiting for its due time or for its next attempt.
+     *
+     * @param topic the topic
+     * @param id the id of the message
+     * @return its receipt
+     * @throws LisaException if the request failed, or it is too late
+     */
+    public Sent deliverNow(String topic, String id) {
+        return call("POST", messagePath(topic, id) + "/deliver-now", null, null, false, Answers::sent);
+    }
+
+    /**
+     * Delivers now a message sent with an ordering key and an id of your own.
+     *
+     * @param topic the topic
+     * @param id the id of the message
+     * @param key the ordering key, in ASCII
+     * @return its receipt
+     * @throws LisaException if the request failed, or it is too late
+     */
+    public Sent deliverNow(String topic, String id, String key) {
+        return call("POST", messagePath(topic, id) + "/deliver-now", null, key(key), false, Answers::sent);
+    }
+
+    /**
+     * Pulls messages. An interrupt ends the pull. It is not repeated if it fails, because a lost answer may hold messages until
+     * their leases end: the caller decides.
+     *
+     * @param topic the topic
+     * @param options its options
+     * @return the deliveries; none if no message became ready in time
+     * @throws LisaException if the request failed
+     */
+    public List<Delivery> pull(String topic, PullOptions options) {
+        CompletableFuture<Void> stop = new CompletableFuture<>();
+        try {
+            return Values.await(pullAsync(topic, options, stop));
+        } finally {
+            stop.complete(null);
+        }
+    }
+
+    CompletableFuture<List<Delivery>> pullAsync(String topic, PullOptions options, CompletableFuture<Void> stop) {
+        String group = Values.required("options", options).group();
+        String url = gateway + Values.path("topics", Values.text("topic", topic), "groups", group, "pull");
+        Http.Request request = new Http.Request("POST", url, Json.encode(Json.write(options.values())), null, true, PULL_WAIT);
+        return http.exchange(request, answer -> Answers.deliveries(this, answer), stop);
+    }
+
+    /**
+     * Settles a delivery by its token.
+     *
+     * @param token the token of the delivery
+     * @param outcome the outcome
+     * @return what became of the message
+     * @throws LisaException if the request failed
+     */
+    public Ended settle(String token, Outcome outcome) {
+        return Values.await(settleAsync(token, outcome));
+    }
+
+    CompletableFuture<Ended> settleAsync(String token, Outcome outcome) {
+        return settles.add(item(new Settlement(token, outcome)));
+    }
+
+    /**
+     * Settles many deliveries in order, in batches. If a whole request is refused for a reason that repetition cannot cure, no more
+     * are sent, and the rest has its error.
+     *
+     * @param settlements the deliveries and their outcomes
+     * @return a result for each, in order: what became of the message, or its error
+     */
+    public List<Result<Ended>> settleMany(Collection<Settlement> settlements) {
+        List<Item> items = Values.list("settlements", settlements).stream().map(Lisa::item).toList();
+        return Batcher.sendInOrder(items, settleAttempt, tries);
+    }
+
+    /**
+     * Replaces the lease of a delivery with a new one that starts now.
+     *
+     * @param token the token of the delivery
+     * @param lease its length, 1 s to 12 h
+     * @return the new end of the lease
+     * @throws LisaException if the request failed
+     */
+    public Ended extend(String token, Duration lease) {
+        return Values.await(extendAsync(token, Values.required("lease", lease)));
+    }
+
+    CompletableFuture<Ended> extendAsync(String token, Duration lease) {
+        Map<String, Object> body = new LinkedHashMap<>();
+        body.put("token", Values.text("token", token));
+        if (lease != null) body.put("lease", Values.duration("lease", lease));
+        return extensions.add(new Item(body));
+    }
+
+    /**
+     * Creates a worker, which pulls messages and runs a handler for each. It does not run yet.
+     *
+     * @param topic the topic
+     * @param handler handles the messages
+     * @param options its options
+     * @return the worker
+     * @throws IllegalArgumentException if arguments are wrong; it names all of them
+     */
+    public Worker worker(String topic, Handler handler, WorkOptions options) {
+        return new Worker(this, topic, handler, options);
+    }
+
+    /**
+     * Runs a worker in this thread, until the thread is interrupted. Use {@link #worker} to stop it in another way.
+     *
+     * @param topic the topic
+     * @param handler handles the messages
+     * @param options its options
+     * @throws LisaException if a pull failed with an error that a retry cannot fix
+     * @throws IllegalArgumentException if arguments are wrong; it names all of them
+     */
+    public void work(String topic, Handler handler, WorkOptions options) {
+        worker(topic, handler, options).run();
+    }
+
+    /** Returns a function that sends items to a URL, once. */
+    private <T> Batcher.Attempt<T> attempt(String url, Function<Object, T> read) {
+        return items -> {
+            Http.Request request = new Http.Request("POST", url, Item.array(items), null, false, Duration.ZERO);
+            return http.exchange(request, answer -> Answers.results(answer, items.size(), read), new CompletableFuture<>());
+        };
+    }
+
+    private Sent reschedule(String topic, String id, SendOptions due, String key) {
+        return call("PATCH", messagePath(topic, id), Json.encode(Json.write(due.values())), key, false, Answers::sent);
+    }
+
+    /** Sends a request until it has an answer that is no reason to repeat it. */
+    private <T> T call(String method, String url, byte[] content, String key, boolean hasPayloads, Function<Object, T> read) {
+        Http.Request request = new Http.Request(method, url, content, key, hasPayloads, Duration.ZERO);
+        for (int attempt = 1; ; attempt++) {
+            CompletableFuture<Void> stop = new CompletableFuture<>();
+            try {
+                return Values.await(http.exchange(request, read, stop));
+            } catch (LisaException error) {
+                if (!error.isRetryable() || attempt >= tries) throw error;
+                Values.await(Values.pause(attempt, error.retryAfter()));
+            } finally {
+                stop.complete(null);
+            }
+        }
+    }
+
+    private String messagePath(String topic, String id) {
+        return producer + Values.path("topics", Values.text("topic", topic), "messages", Values.text("id", id));
+    }
+
+    private String batchPath(String topic) {
+        return producer + Values.path("topics", Values.text("topic", topic)) + "/messages:batch";
+    }
+
+    private static String key(String key) {
+        // The HTTP client of the JDK replaces all other characters.
+        boolean isAscii = Values.text("key", key).chars().allMatch(one -> one >= ' ' && one <= '~') && key.strip().equals(key);
+        if (!isAscii) throw new IllegalArgumentException("key: cannot be a header; leave it out, so that all shards are queried");
+        return key;
+    }
+
+    private static Item item(Settlement settlement) {
+        Map<String, Object> body = new LinkedHashMap<>();
+        body.put("token", Values.text("token", settlement.token()));
+        body.putAll(Outcomes.body(Values.required("outcome", settlement.outcome())));
+        return new Item(body);
+    }
+
+    private static Item item(int index, NewMessage message) {
+        try {
+            return item(message.payload(), message.options());
+        } catch (IllegalArgumentException error) {
+            throw new IllegalArgumentException("messages[" + index + "]: " + error.getMessage(), error);
+        }
+    }
+
+    private static Item item(Object payload, SendOptions options) {
+        Map<String, Object> body = new LinkedHashMap<>(Values.required("options", options).values());
+        body.putIfAbsent("id", Values.newId());
+        if (payload instanceof byte[] bytes) {
+            body.put("payload_base64", Base64.getEncoder().encodeToString(bytes));
+            addContentType(body, "application/octet-stream");
+        } else if (payload instanceof String text) {
+            body.put("payload_text", Values.sendable("payload", text));
+            addContentType(body, "text/plain; charset=utf-8");
+        } else {
+            body.put("payload_text", Values.json("payload", payload));
+            addContentType(body, "application/json");
+        }
+        return new Item(body);
+    }
+
+    private static void addContentType(Map<String, Object> body, String type) {
+        Map<String, Object> headers = new LinkedHashMap<>();
+        if (body.get("headers") instanceof Map<?, ?> given) given.forEach((name, value) -> headers.put((String) name, value));
+        if (headers.keySet().stream().noneMatch("content-type"::equalsIgnoreCase)) headers.put("content-type", type);
+        body.put("headers", headers);
+    }
+
+    private static String checkUrl(String name, String url) {
+        String text = Values.text(name, url).replaceFirst("/+$", "");
+        try {
+            URI uri = new URI(text);
+            boolean isHttp = "http".equalsIgnoreCase(uri.getScheme()) || "https".equalsIgnoreCase(uri.getScheme());
+            if (isHttp && uri.getHost() != null && uri.getRawQuery() == null && uri.getRawFragment() == null) return text;
+        } catch (URISyntaxException notAUrl) {
+            // The error below says so.
+        }
+        throw new IllegalArgumentException(name + ": is not a URL with http or https, a host and a path");
+    }
+}

@@ -1,0 +1,137 @@
+package lisa.relay;
+
+import java.net.URLEncoder;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.security.SecureRandom;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.Arrays;
+import java.util.Collection;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BiConsumer;
+import java.util.stream.Collectors;
+
+/** Checks arguments, and converts them to the texts of the HTTP interface. Errors name the argument. */
+final class Values {
+    private static final SecureRandom RANDOM = new SecureRandom();
+    private static final Duration MAX_RETRY_AFTER = Duration.ofMinutes(1);
+
+    private Values() {}
+
+    static <T> T required(String name, T value) {
+        if (value == null) throw new IllegalArgumentException(name + ": is null");
+        return value;
+    }
+
+    /** Returns a text that is not empty and can be sent. */
+    static String text(String name, String text) {
+        if (required(name, text).isEmpty()) throw new IllegalArgumentException(name + ": is empty");
+        return sendable(name, text);
+    }
+
+    /** Returns a text that can be sent, and may be empty. */
+    static String sendable(String name, String text) {
+        json(name, required(name, text));
+        return text;
+    }
+
+    /** Returns a value as JSON. */
+    static String json(String name, Object value) {
+        try {
+            return Json.write(value);
+        } catch (IllegalArgumentException error) {
+            throw new IllegalArgumentException(name + ": " + error.getMessage(), error);
+        }
+    }
+
+    /** Returns a duration as text, rounded up to milliseconds. */
+    static String duration(String name, Duration duration) {
+        if (required(name, duration).isNegative()) throw new IllegalArgumentException(name + ": " + duration + " is negative");
+        try {
+            return duration.plusNanos(999_999).toMillis() + "ms";
+        } catch (ArithmeticException error) {
+            throw new IllegalArgumentException(name + ": " + duration + " is too long", error);
+        }
+    }
+
+    static String instant(String name, Instant instant) {
+        return required(name, instant).toString();
+    }
+
+    /** Returns a list without null. */
+    static <T> List<T> list(String name, Collection<? extends T> items) {
+        try {
+            return List.copyOf(items);
+        } catch (NullPointerException error) {
+            throw new IllegalArgumentException(name + ": is null, or contains null", error);
+        }
+    }
+
+    /** Returns a copy of a map with one more value. */
+    static Map<String, Object> with(Map<String, Object> values, String name, Object value) {
+        Map<String, Object> all = new LinkedHashMap<>(values);
+        all.put(name, value);
+        return all;
+    }
+
+    /** Returns a path with escaped parts. */
+    static String path(String... parts) {
+        return Arrays.stream(parts)
+                .map(part -> URLEncoder.encode(part, StandardCharsets.UTF_8).replace("+", "%20"))
+                .collect(Collectors.joining("/", "/v1/", ""));
+    }
+
+    /** Makes a UUID of version 7, whose first part is the time. */
+    static String newId() {
+        byte[] random = new byte[10];
+        RANDOM.nextBytes(random);
+        ByteBuffer bytes = ByteBuffer.wrap(random);
+        long high = System.currentTimeMillis() << 16 | 0x7000 | bytes.getShort() & 0x0fff;
+        long low = bytes.getLong() & 0x3fff_ffff_ffff_ffffL | 0x8000_0000_0000_0000L;
+        return new UUID(high, low).toString();
+    }
+
+    /** Waits before the next try: exponential with jitter, and not less than the server asks for, up to a minute. */
+    static CompletableFuture<Void> pause(int failures, Duration retryAfter) {
+        long backoff = Math.min(8000, 125L << Math.min(failures, 6));
+        long asked = Math.min(retryAfter.toMillis(), MAX_RETRY_AFTER.toMillis());
+        long pause = (long) (Math.max(backoff, asked) * ThreadLocalRandom.current().nextDouble(1, 1.25));
+        return new CompletableFuture<Void>().completeOnTimeout(null, pause, TimeUnit.MILLISECONDS);
+    }
+
+    /** Returns a future that completes in the same way, with the same error, after an action. */
+    static <T> CompletableFuture<T> after(CompletableFuture<T> future, BiConsumer<T, Throwable> action) {
+        CompletableFuture<T> result = new CompletableFuture<>();
+        future.whenComplete((value, error) -> {
+            action.accept(value, error);
+            if (error == null) result.complete(value);
+            else result.completeExceptionally(error);
+        });
+        return result;
+    }
+
+    /** Waits for the value of a future in this thread, and throws its error. */
+    static <T> T await(CompletableFuture<T> future) {
+        try {
+            return future.get();
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw new TransportException("the thread was interrupted while it waited for an answer", error);
+        } catch (ExecutionException error) {
+            if (error.getCause() instanceof RuntimeException cause) {
+                // The error was created by another thread, and belongs to this call alone.
+                cause.fillInStackTrace();
+                throw cause;
+            }
+            throw new IllegalStateException(error.getCause());
+        }
+    }
+}

@@ -1,0 +1,390 @@
+package lisa.relay;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Executor;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+
+/**
+ * Pulls messages and runs a handler for each. It acknowledges a message when the handler returns null, and reports a failed attempt
+ * when it throws. The lease is extended while the handler runs. A pull that fails is repeated, unless a retry cannot fix the error.
+ *
+ * <p>It pulls as many messages as there are free handlers. Outcomes are sent in batches while the next messages are pulled and
+ * handled: up to {@code concurrency} outcomes may be in flight.
+ */
+public final class Worker implements Runnable, AutoCloseable {
+    private static final int MAX_PULL = 200;
+    private static final int MAX_PULLS = 2;
+    /** The time after a stop for which outcomes are repeated, in milliseconds. */
+    private static final long GRACE = 30_000;
+
+    private final Lisa lisa;
+    private final String topic;
+    private final Handler handler;
+    private final WorkOptions options;
+    private final PullOptions pullOptions;
+    /** The length of the lease, and the time between looks at the leases, in milliseconds. */
+    private final long lease;
+    private final long lookEvery;
+    private long nextLook = now();
+    private Executor executor;
+    private final AtomicInteger failures = new AtomicInteger();
+    private final CompletableFuture<Void> ended = new CompletableFuture<>();
+
+    // This object guards what follows.
+    private final Set<Running> running = new HashSet<>();
+    /** The pulls in flight, and the pauses after failed ones. Completing one ends it. */
+    private final Set<CompletableFuture<Void>> pulls = new HashSet<>();
+    /** The messages that pulls in flight ask for. */
+    private int requested;
+    private int settling;
+    private boolean hasBegun;
+    private boolean isStopped;
+    private RuntimeException failure;
+    private volatile long repeatUntil = Long.MAX_VALUE;
+
+    /** A delivery whose handler runs. */
+    private static final class Running {
+        final Delivery delivery;
+        volatile long extendedAt = now();
+
+        Running(Delivery delivery) {
+            this.delivery = delivery;
+        }
+    }
+
+    Worker(Lisa lisa, String topic, Handler handler, WorkOptions options) {
+        check(topic, handler, Values.required("options", options));
+        this.lisa = lisa;
+        this.topic = topic;
+        this.handler = handler;
+        this.options = options;
+        PullOptions pull = new PullOptions().group(options.group()).lease(options.lease());
+        pullOptions = options.consumer() == null ? pull : pull.consumer(options.consumer());
+        lease = options.lease().toMillis();
+        lookEvery = Math.max(10, lease / 6);
+    }
+
+    /** Throws one error for all wrong arguments. Later, they would count as failed attempts of messages. */
+    private static void check(String topic, Handler handler, WorkOptions options) {
+        List<String> problems = new ArrayList<>();
+        check(problems, () -> Values.text("topic", topic));
+        check(problems, () -> Values.required("handler", handler));
+        check(problems, () -> Values.text("group", options.group()));
+        if (options.concurrency() < 1) problems.add("concurrency: " + options.concurrency() + " is less than 1");
+        check(problems, () -> Values.duration("lease", options.lease()));
+        if (Duration.ZERO.equals(options.lease())) problems.add("lease: must be longer than zero");
+        if (options.consumer() != null) check(problems, () -> Values.text("consumer", options.consumer()));
+        check(problems, () -> Values.required("log", options.log()));
+        if (!problems.isEmpty()) throw new IllegalArgumentException(String.join("; ", problems));
+    }
+
+    private static void check(List<String> problems, Runnable check) {
+        try {
+            check.run();
+        } catch (IllegalArgumentException error) {
+            problems.add(error.getMessage());
+        }
+    }
+
+    /**
+     * Handles messages in this thread and in those of handlers, until a stop or an interrupt of this thread. It returns after the
+     * running handlers have ended, and their outcomes were sent.
+     *
+     * @throws LisaException if a pull failed with an error that a retry cannot fix
+     * @throws RuntimeException if the executor refused a handler, with its error; the message is delivered again
+     * @throws IllegalStateException if it has run before
+     */
+    @Override
+    public void run() {
+        begin();
+        ExecutorService own = options.executor() == null ? newExecutor() : null;
+        executor = own == null ? options.executor() : own;
+        boolean isInterrupted = false;
+        try {
+            while (!hasEnded()) {
+                try {
+                    int max = awaitWanted();
+                    if (max > 0) pull(max);
+                } catch (InterruptedException error) {
+                    isInterrupted = true;
+                    stop();
+                }
+                extendThoseDue();
+            }
+        } finally {
+            if (own != null) own.shutdown();
+            ended.complete(null);
+            if (isInterrupted) Thread.currentThread().interrupt();
+        }
+        if (failure == null) return;
+        // It was created by another thread.
+        failure.fillInStackTrace();
+        throw failure;
+    }
+
+    /**
+     * Runs in a new thread. If a pull fails with an error that a retry cannot fix, the error is logged, and the worker ends.
+     *
+     * @return this
+     */
+    public Worker start() {
+        Thread thread = new Thread(() -> {
+            try {
+                run();
+            } catch (RuntimeException error) {
+                log("the worker of " + topic + " has ended", error);
+            }
+        }, "lisa-relay-" + topic);
+        thread.start();
+        return this;
+    }
+
+    /** Stops pulling. Running handlers end. It does not wait for them, and may be called by a handler. */
+    public void stop() {
+        end(null);
+    }
+
+    /**
+     * Stops, and waits until the running handlers have ended and their outcomes were sent, or this thread is interrupted. A handler
+     * must not call it, since it would wait for itself.
+     */
+    @Override
+    public void close() {
+        stop();
+        if (!isRunning()) return;
+        try {
+            ended.get();
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        } catch (ExecutionException impossible) {
+            throw new IllegalStateException(impossible);
+        }
+    }
+
+    /**
+     * Returns true while it runs, also after a stop while handlers end.
+     *
+     * @return true if it has begun and not ended
+     */
+    public synchronized boolean isRunning() {
+        return hasBegun && !ended.isDone();
+    }
+
+    private synchronized void begin() {
+        if (hasBegun) throw new IllegalStateException("a worker runs only once");
+        hasBegun = true;
+    }
+
+    /** Ends the pulls, because of a stop or a failure. */
+    private synchronized void end(RuntimeException error) {
+        if (failure == null) failure = error;
+        if (isStopped) return;
+        isStopped = true;
+        repeatUntil = now() + GRACE;
+        // To end one changes the set.
+        List.copyOf(pulls).forEach(pull -> pull.complete(null));
+        notifyAll();
+    }
+
+    private synchronized boolean hasEnded() {
+        return isStopped && pulls.isEmpty() && running.isEmpty() && settling == 0;
+    }
+
+    /** Returns the number of messages to pull, or 0 after a change, and when it is time to look at the leases. */
+    private synchronized int awaitWanted() throws InterruptedException {
+        int max = wanted();
+        if (max == 0 && !hasEnded()) wait(lookEvery);
+        return max;
+    }
+
+    /** A second pull is only for at least half of the handlers: otherwise, the first one will return soon. */
+    private int wanted() {
+        int concurrency = options.concurrency();
+        int free = concurrency - running.size() - requested;
+        boolean isSecond = !pulls.isEmpty();
+        if (isStopped || pulls.size() >= MAX_PULLS || settling >= concurrency || (isSecond && free < concurrency - free)) return 0;
+        return Math.max(0, Math.min(free, MAX_PULL));
+    }
+
+    private void pull(int max) {
+        CompletableFuture<Void> stop = new CompletableFuture<>();
+        beginPull(stop, max);
+        lisa.pullAsync(topic, pullOptions.max(max), stop).whenComplete((deliveries, error) -> {
+            if (error != null) {
+                failPull(stop, max, error);
+                return;
+            }
+            failures.set(0);
+            endPull(stop, max, deliveries.stream().map(Running::new).toList()).forEach(this::start);
+        });
+    }
+
+    private synchronized void beginPull(CompletableFuture<Void> pull, int max) {
+        pulls.add(pull);
+        requested += max;
+        if (isStopped) pull.complete(null);
+    }
+
+    private synchronized List<Running> endPull(CompletableFuture<Void> pull, int max, List<Running> pulled) {
+        pulls.remove(pull);
+        requested -= max;
+        running.addAll(pulled);
+        notifyAll();
+        return pulled;
+    }
+
+    private void failPull(CompletableFuture<Void> pull, int max, Throwable error) {
+        if (!isStopped() && error instanceof LisaException failed && failed.isRetryable()) {
+            log("cannot pull; retrying", error);
+            CompletableFuture<Void> pause = Values.pause(failures.incrementAndGet(), failed.retryAfter());
+            beginPull(pause, max);
+            pause.thenRunAsync(() -> endPull(pause, max, List.of()));
+        } else if (!isStopped()) {
+            end(unchecked(error));
+        }
+        endPull(pull, max, List.of());
+    }
+
+    private synchronized boolean isStopped() {
+        return isStopped;
+    }
+
+    private void start(Running one) {
+        try {
+            executor.execute(() -> handle(one));
+        } catch (Throwable error) {
+            // Such as a RejectedExecutionException, or no memory for a thread. It says nothing about the message.
+            end(unchecked(error));
+            endHandler(one, Outcome.defer(Duration.ZERO));
+        }
+    }
+
+    private void handle(Running one) {
+        Outcome outcome;
+        try {
+            outcome = handler.handle(one.delivery);
+            if (outcome == null) outcome = Outcome.ack();
+        } catch (Throwable error) {
+            log("attempt " + one.delivery.attempt() + " of " + one.delivery.id() + " failed", error);
+            outcome = Outcome.retry(textOf(error));
+        }
+        endHandler(one, outcome);
+    }
+
+    private void endHandler(Running one, Outcome outcome) {
+        synchronized (this) {
+            running.remove(one);
+            settling++;
+            notifyAll();
+        }
+        if (one.delivery.isSettled() || one.delivery.isLost()) endSettle();
+        else settle(one, outcome, false);
+    }
+
+    private synchronized void endSettle() {
+        settling--;
+        notifyAll();
+    }
+
+    /** Settles. Repeats it until the lease ends, since the work is done; after a stop, for half a minute. */
+    private void settle(Running one, Outcome outcome, boolean isCorrection) {
+        String id = one.delivery.id();
+        one.delivery.settleAsync(outcome).whenComplete((ended, error) -> {
+            if (error instanceof ProblemException problem && problem.code().equals("invalid") && !isCorrection) {
+                log("the outcome of " + id + " is wrong", error);
+                settle(one, Outcome.retry("the handler returned a wrong outcome: " + error.getMessage()), true);
+                return;
+            }
+            if (error instanceof LisaException failed && failed.isRetryable() && now() < Math.min(one.extendedAt + lease, repeatUntil)) {
+                log("cannot settle " + id + "; retrying", error);
+                Values.pause(3, failed.retryAfter()).thenRunAsync(() -> settle(one, outcome, isCorrection));
+                return;
+            }
+            if (isStale(error)) {
+                if (!((ProblemException) error).maybeSettled()) log("lease of " + id + " was lost; another worker may have it", error);
+            } else if (error != null) {
+                log("cannot settle " + id + "; it is delivered again after its lease", error);
+            }
+            endSettle();
+        });
+    }
+
+    /** Extends the leases that are due. A failure says nothing about a handler, unless its lease was lost. */
+    private void extendThoseDue() {
+        long now = now();
+        if (now < nextLook) return;
+        nextLook = now + lookEvery;
+        List<Running> due;
+        synchronized (this) {
+            due = running.stream()
+                    .filter(one -> now >= one.extendedAt + lease / 3 && !one.delivery.isSettled() && !one.delivery.isLost())
+                    .toList();
+        }
+        due.forEach(one -> {
+            one.extendedAt = now;
+            one.delivery.extendAsync(options.lease()).whenComplete((ended, error) -> {
+                if (error != null) failExtension(one, error);
+            });
+        });
+    }
+
+    private void failExtension(Running one, Throwable error) {
+        synchronized (this) {
+            if (!running.contains(one) || one.delivery.isSettled()) return;
+        }
+        String id = one.delivery.id();
+        if (!isStale(error)) {
+            log("cannot extend the lease of " + id, error);
+            return;
+        }
+        log("lease of " + id + " was lost; another worker may have it", error);
+        one.delivery.setLost();
+    }
+
+    private void log(String text, Throwable error) {
+        try {
+            options.log().accept(text, error);
+        } catch (RuntimeException ignored) {
+            // The work goes on without a log.
+        }
+    }
+
+    private ExecutorService newExecutor() {
+        try {
+            // Before JDK 21, it does not exist, or is a preview that throws.
+            return (ExecutorService) Executors.class.getMethod("newVirtualThreadPerTaskExecutor").invoke(null);
+        } catch (ReflectiveOperationException error) {
+            return Executors.newFixedThreadPool(options.concurrency());
+        }
+    }
+
+    private static boolean isStale(Throwable error) {
+        return error instanceof ProblemException problem && problem.isStale();
+    }
+
+    private static RuntimeException unchecked(Throwable error) {
+        return error instanceof RuntimeException failed ? failed : new IllegalStateException(error);
+    }
+
+    private static String textOf(Throwable error) {
+        try {
+            return error.toString();
+        } catch (RuntimeException failed) {
+            return "an error that has no text";
+        }
+    }
+
+    /** Returns a time in milliseconds, to compare with others. */
+    private static long now() {
+        return TimeUnit.NANOSECONDS.toMillis(System.nanoTime());
+    }
+}

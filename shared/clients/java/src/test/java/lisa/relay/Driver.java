@@ -1,0 +1,325 @@
+package lisa.relay;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import java.util.stream.IntStream;
+
+/** The driver of the contract suite: see shared/clients/README.md. */
+final class Driver {
+    private static final Pattern PART = Pattern.compile("([0-9]+)(ms|s|m|h|d)");
+    private static final Map<String, Long> UNITS = Map.of("ms", 1L, "s", 1000L, "m", 60_000L, "h", 3_600_000L, "d", 86_400_000L);
+
+    private Lisa lisa;
+    private List<Delivery> deliveries = List.of();
+
+    private Driver() {}
+
+    public static void main(String[] arguments) throws IOException {
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+        Driver driver = new Driver();
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            Map<?, ?> command = Answers.object(Json.read(line));
+            out.println(Json.write(result(() -> driver.run(command))));
+        }
+        System.exit(0);
+    }
+
+    private Object run(Map<?, ?> command) {
+        String topic = Answers.textOrNull(command, "topic");
+        String id = Answers.textOrNull(command, "id");
+        return switch (Answers.text(command, "call")) {
+            case "client" -> client(command);
+            case "send" -> sent(lisa.send(topic, command.get("payload"), sendOptions(map(command, "options"))));
+            case "send_concurrently" -> sendConcurrently(topic, maps(command, "messages"), Answers.number(command, "callers"));
+            case "send_many" -> sendMany(topic, maps(command, "messages"));
+            case "get" -> message(lisa.get(topic, id));
+            case "cancel" -> given("id", lisa.cancel(topic, id).id());
+            case "deliver_now" -> sent(lisa.deliverNow(topic, id));
+            case "reschedule" -> reschedule(topic, id, map(command, "options"));
+            case "pull" -> pull(topic, map(command, "options"));
+            case "settle" -> settle(maps(command, "outcomes"));
+            case "settle_many" -> settleMany(maps(command, "outcomes"));
+            case "extend" -> extend(duration(command.get("lease")));
+            case "work" -> work(topic, command);
+            default -> throw new IllegalStateException("unknown call");
+        };
+    }
+
+    private Map<String, Object> client(Map<?, ?> command) {
+        LisaOptions options = new LisaOptions();
+        if (command.get("gateway") instanceof String gateway) options = options.gateway(gateway);
+        if (command.get("token") instanceof String token) options = options.token(token);
+        if (command.get("timeout") instanceof Long timeout) options = options.timeout(Duration.ofMillis(timeout));
+        if (command.get("tries") instanceof Long tries) options = options.tries(tries.intValue());
+        lisa = new Lisa(Answers.text(command, "url"), options);
+        return Map.of();
+    }
+
+    private List<Object> sendConcurrently(String topic, List<Map<?, ?>> messages, int callers) {
+        return together(callers, messages, one -> sent(lisa.send(topic, one.get("payload"), sendOptions(one))));
+    }
+
+    private List<?> sendMany(String topic, List<Map<?, ?>> messages) {
+        List<NewMessage> all = messages.stream().map(one -> new NewMessage(one.get("payload"), sendOptions(one))).toList();
+        return lisa.sendMany(topic, all).stream().map(one -> result(() -> sent(one.orElseThrow()))).toList();
+    }
+
+    private Object reschedule(String topic, String id, Map<?, ?> options) {
+        if (options.get("deliver_at") instanceof String at) return sent(lisa.reschedule(topic, id, Instant.parse(at)));
+        return sent(lisa.reschedule(topic, id, duration(options.get("delay"))));
+    }
+
+    private Object pull(String topic, Map<?, ?> options) {
+        PullOptions pull = new PullOptions();
+        if (options.get("group") instanceof String group) pull = pull.group(group);
+        if (options.get("max") instanceof Long max) pull = pull.max(max.intValue());
+        if (options.get("wait") instanceof String wait) pull = pull.wait(duration(wait));
+        if (options.get("lease") instanceof String lease) pull = pull.lease(duration(lease));
+        if (options.get("consumer") instanceof String consumer) pull = pull.consumer(consumer);
+        deliveries = lisa.pull(topic, pull);
+        return deliveries.stream().map(one -> given("id", one.id(), "attempt", one.attempt(), "payload", one.text())).toList();
+    }
+
+    private List<Object> settle(List<Map<?, ?>> outcomes) {
+        return together(settlements(outcomes), one -> ended(delivery(one.token()).settle(one.outcome())));
+    }
+
+    private List<?> settleMany(List<Map<?, ?>> outcomes) {
+        return lisa.settleMany(settlements(outcomes)).stream().map(one -> result(() -> ended(one.orElseThrow()))).toList();
+    }
+
+    /** Returns each delivery with its outcome, or the only one. */
+    private List<Settlement> settlements(List<Map<?, ?>> outcomes) {
+        return IntStream.range(0, deliveries.size())
+                .mapToObj(n -> new Settlement(deliveries.get(n).token(), outcome(outcomes.get(outcomes.size() == 1 ? 0 : n))))
+                .toList();
+    }
+
+    private Delivery delivery(String token) {
+        return deliveries.stream().filter(one -> one.token().equals(token)).findFirst().orElseThrow();
+    }
+
+    private List<Object> extend(Duration lease) {
+        return together(deliveries, one -> ended(lease == null ? one.extend() : one.extend(lease)));
+    }
+
+    private Object work(String topic, Map<?, ?> command) {
+        WorkOptions options = new WorkOptions();
+        if (command.get("concurrency") instanceof Long concurrency) options = options.concurrency(concurrency.intValue());
+        if (command.get("lease") instanceof String lease) options = options.lease(duration(lease));
+        if (command.get("group") instanceof String group) options = options.group(group);
+        Handling handling = new Handling(map(command, "handler"));
+        int stopAfter = Answers.number(command, "stop_after");
+        Worker[] worker = new Worker[1];
+        worker[0] = lisa.worker(topic, delivery -> {
+            try {
+                return handling.handle(delivery);
+            } finally {
+                if (handling.ended.incrementAndGet() == stopAfter) worker[0].stop();
+            }
+        }, options);
+        worker[0].run();
+        return given("handled", List.copyOf(handling.handled), "most", handling.most.get());
+    }
+
+    /** A handler that does what the suite says. */
+    private static final class Handling {
+        final List<Object> handled = Collections.synchronizedList(new ArrayList<>());
+        final AtomicInteger ended = new AtomicInteger();
+        final AtomicInteger most = new AtomicInteger();
+        private final AtomicInteger running = new AtomicInteger();
+        private final List<Map<?, ?>> steps;
+        private final long sleep;
+        private final int together;
+        private int begun;
+
+        Handling(Map<?, ?> handler) {
+            steps = maps(handler, "do");
+            sleep = handler.get("sleep") instanceof Long ms ? ms : 0;
+            together = handler.get("together") instanceof Long count ? count.intValue() : 0;
+        }
+
+        Outcome handle(Delivery delivery) throws Exception {
+            most.accumulateAndGet(running.incrementAndGet(), Math::max);
+            try {
+                awaitTogether();
+                Thread.sleep(sleep);
+                return step(delivery);
+            } finally {
+                handled.add(given("payload", delivery.text(), "attempt", delivery.attempt()));
+                running.decrementAndGet();
+            }
+        }
+
+        private synchronized void awaitTogether() throws InterruptedException {
+            begun++;
+            notifyAll();
+            while (begun < together) wait();
+        }
+
+        private Outcome step(Delivery delivery) {
+            Map<?, ?> step = steps.get(Math.min(delivery.attempt(), steps.size()) - 1);
+            if (step.get("fail") instanceof String text) throw new IllegalStateException(text);
+            if (step.containsKey("wrong")) return Outcome.retry(Duration.ofDays(1_000_000), null);
+            if (!step.containsKey("settle")) return outcome(step);
+            delivery.settle(outcome(map(step, "settle")));
+            return null;
+        }
+    }
+
+    private static Outcome outcome(Map<?, ?> outcome) {
+        if (outcome.containsKey("retry")) {
+            Map<?, ?> retry = map(outcome, "retry");
+            return new Outcome.Retry(duration(retry.get("after")), Answers.textOrNull(retry, "error"));
+        }
+        if (outcome.containsKey("defer")) {
+            Map<?, ?> defer = map(outcome, "defer");
+            return new Outcome.Defer(duration(defer.get("after")), instant(defer.get("until")));
+        }
+        if (outcome.containsKey("reject")) return Outcome.reject(Answers.textOrNull(map(outcome, "reject"), "error"));
+        return Outcome.ack();
+    }
+
+    private static SendOptions sendOptions(Map<?, ?> given) {
+        SendOptions options = new SendOptions();
+        for (Map.Entry<?, ?> one : given.entrySet()) options = with(options, (String) one.getKey(), one.getValue());
+        return options;
+    }
+
+    @SuppressWarnings("unchecked")
+    private static SendOptions with(SendOptions options, String name, Object value) {
+        return switch (name) {
+            case "payload" -> options;
+            case "id" -> options.id((String) value);
+            case "delay" -> options.delay(duration(value));
+            case "deliver_at" -> options.deliverAt(instant(value));
+            case "key" -> options.key((String) value);
+            case "merge_key" -> options.mergeKey((String) value);
+            case "priority" -> options.priority(Math.toIntExact((Long) value));
+            case "ttl" -> options.ttl(duration(value));
+            case "expires_at" -> options.expiresAt(instant(value));
+            case "max_attempts" -> options.maxAttempts(Math.toIntExact((Long) value));
+            case "retry" -> options.retry((Map<String, ?>) value);
+            case "replace" -> options.replace((String) value);
+            case "durability" -> options.durability((String) value);
+            case "even_if_cancelled" -> options.evenIfCancelled((Boolean) value);
+            case "headers" -> options.headers((Map<String, String>) value);
+            default -> throw new IllegalArgumentException(name + ": is not an option");
+        };
+    }
+
+    private static Duration duration(Object text) {
+        if (text == null) return null;
+        Matcher parts = PART.matcher((String) text);
+        long ms = 0;
+        int end = 0;
+        while (parts.find() && parts.start() == end) {
+            ms += Long.parseLong(parts.group(1)) * UNITS.get(parts.group(2));
+            end = parts.end();
+        }
+        if (end == 0 || end < ((String) text).length()) throw new IllegalArgumentException("duration: " + text + " is none");
+        return Duration.ofMillis(ms);
+    }
+
+    private static Instant instant(Object text) {
+        return text == null ? null : Instant.parse((String) text);
+    }
+
+    private interface Call<T> {
+        Object make(T item);
+    }
+
+    private static <T> List<Object> together(List<T> items, Call<T> call) {
+        return together(Math.max(1, items.size()), items, call);
+    }
+
+    /** Makes a call for each item, so many at a time. Returns their results. */
+    private static <T> List<Object> together(int callers, List<T> items, Call<T> call) {
+        ExecutorService threads = Executors.newFixedThreadPool(callers);
+        try {
+            List<Object> results = new ArrayList<>();
+            List<Callable<Object>> calls = new ArrayList<>();
+            for (T item : items) calls.add(() -> result(() -> call.make(item)));
+            for (Future<Object> result : threads.invokeAll(calls)) results.add(result.get());
+            return results;
+        } catch (Exception error) {
+            throw new IllegalStateException(error);
+        } finally {
+            threads.shutdown();
+        }
+    }
+
+    private static Object result(Callable<Object> call) {
+        try {
+            return call.call();
+        } catch (Exception error) {
+            return Map.of("error", error(error));
+        }
+    }
+
+    private static Map<String, Object> error(Exception error) {
+        String message = String.valueOf(error.getMessage());
+        if (error instanceof ProblemException problem) {
+            return given("kind", "problem", "status", problem.status(), "code", problem.code(), "retryable", problem.isRetryable(),
+                    "id", problem.id(), "ended", problem.ended(), "maybe_settled", problem.maybeSettled(), "message", message);
+        }
+        if (error instanceof TransportException transport) {
+            return given("kind", "transport", "retryable", transport.isRetryable(), "id", transport.id(), "message", message);
+        }
+        if (error instanceof IllegalArgumentException) return given("kind", "argument", "message", message);
+        error.printStackTrace();
+        return given("kind", "defect", "message", error.toString());
+    }
+
+    private static Map<String, Object> sent(Sent sent) {
+        return given("id", sent.id(), "outcome", sent.outcome(), "due_at", sent.dueAt(), "ended", sent.ended(), "durability",
+                sent.durability());
+    }
+
+    private static Map<String, Object> ended(Ended ended) {
+        return given("outcome", ended.outcome(), "due_at", ended.dueAt(), "lease_until", ended.leaseUntil());
+    }
+
+    private static Map<String, Object> message(Message message) {
+        return given("id", message.id(), "state", message.state(), "attempt", message.attempt(), "headers", message.headers(),
+                "payload", new String(message.payload(), StandardCharsets.UTF_8));
+    }
+
+    /** Returns the values that are not null. Arguments: names and values. */
+    private static Map<String, Object> given(Object... values) {
+        Map<String, Object> given = new LinkedHashMap<>();
+        for (int n = 0; n < values.length; n += 2) {
+            Object value = values[n + 1] instanceof Instant instant ? instant.toString() : values[n + 1];
+            if (value != null) given.put((String) values[n], value);
+        }
+        return given;
+    }
+
+    private static Map<?, ?> map(Map<?, ?> command, String name) {
+        return command.get(name) == null ? Map.of() : Answers.object(command.get(name));
+    }
+
+    private static List<Map<?, ?>> maps(Map<?, ?> command, String name) {
+        List<Map<?, ?>> maps = new ArrayList<>();
+        for (Object one : (List<?>) command.get(name)) maps.add(Answers.object(one));
+        return maps;
+    }
+}

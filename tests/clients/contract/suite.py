@@ -1,0 +1,270 @@
+"""The contract suite of the clients: see shared/clients/README.md.
+
+python suite.py [CLIENT...] [--only TEXT]. `LISA_URL` is the URL of `lisa-manager dev`, and `LISA_DRIVERS` an object of JSON with the
+command of each client's driver: {"python": ["python", "driver.py"]}. Scenarios are in scenarios.toml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from asyncio.subprocess import PIPE, Process
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from proxy import Proxy
+
+RELAY = os.environ["LISA_URL"]
+CONCURRENCY = 10
+# The longest time of a scenario, in seconds.
+LIMIT = 240
+# The time limit of a request, in milliseconds, for busy machines.
+TIMEOUT = 60_000
+BEARER = "a-bearer-token"
+# The most memory of a driver, in KiB: twice what a Java program takes that does nothing hard.
+MAX_MEMORY = 512 * 1024
+
+
+class Failure(Exception):
+    pass
+
+
+class Driver:
+    """A program that uses one client."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.command = command
+        self.process: Process | None = None
+        self.log = b""
+
+    async def start(self) -> None:
+        self.process = await asyncio.create_subprocess_exec(*self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=64 << 20)
+        self.errors = asyncio.ensure_future(self.process.stderr.read())
+
+    async def call(self, **command: Any) -> Any:
+        self.process.stdin.write(json.dumps(command).encode() + b"\n")
+        line = await self.process.stdout.readline()
+        if not line:
+            await self.process.wait()
+            raise Failure(f"the driver ended at {command['call']}: {(await self.errors).decode()[-2000:]}")
+        return json.loads(line)
+
+    def memory(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+
+    async def end(self, kill: bool = False) -> None:
+        if self.process and self.process.returncode is None:
+            if kill:
+                self.process.kill()
+            self.process.stdin.close()
+            await self.process.wait()
+        if self.process:
+            self.log += await self.errors
+
+
+def request(method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    asked = urllib.request.Request(RELAY + path, method=method, data=None if body is None else json.dumps(body).encode())
+    asked.add_header("content-type", "application/json")
+    while True:
+        try:
+            with urllib.request.urlopen(asked, timeout=30) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            # The relay limits how much of its time one client takes.
+            if error.code != 503:
+                return error.code, json.load(error)
+            time.sleep(0.5)
+
+
+class Run:
+    """A run of a scenario with a client."""
+
+    def __init__(self, scenario: dict[str, Any], command: list[str]) -> None:
+        self.scenario, self.topic, self.driver = scenario, f"contract-{uuid4().hex}", Driver(command)
+        # The ids of the scenario's messages, by their payload.
+        self.ids: dict[str, str] = {}
+        self.tokens: set[str] = set()
+
+    async def run(self) -> None:
+        scenario = self.scenario
+        async with Proxy(RELAY, scenario.get("faults", [])) as proxy:
+            try:
+                await asyncio.to_thread(self._seed, scenario.get("seed", {}))
+                await self._start(proxy)
+                for step in scenario["steps"]:
+                    await self._step(step, proxy)
+                check("the memory of the driver, in KiB", self.driver.memory(), {"max": MAX_MEMORY})
+            finally:
+                await self.driver.end()
+            check("requests after a redirect", proxy.redirected, 0)
+            for part, count in scenario.get("requests", {}).items():
+                check(f"requests with {part}", sum(part in one.line for one in proxy.requests), count)
+            self._check_requests(proxy)
+            if "ends" in scenario:
+                await asyncio.to_thread(self._check_ends, scenario["ends"])
+
+    def _seed(self, seed: dict[str, Any]) -> None:
+        self.ids = {str(n): f"{self.topic}-{n}" for n in range(seed.get("count", 0))}
+        if self.ids:
+            encoded = ((b64encode(payload.encode()).decode(), id) for payload, id in self.ids.items())
+            messages = [{"id": id, "payload_base64": payload, **seed.get("options", {})} for payload, id in encoded]
+            status, results = request("POST", f"/v1/topics/{self.topic}/messages:batch", messages)
+            check("the seed", (status, [one for one in results if "error" in one]), (200, []))
+
+    async def _start(self, proxy: Proxy) -> None:
+        await self.driver.start()
+        options = {"timeout": TIMEOUT, **self.scenario.get("client", {})}
+        check("the client", await self.driver.call(call="client", url=proxy.url, token=BEARER, **options), {})
+
+    async def _step(self, step: dict[str, Any], proxy: Proxy) -> None:
+        step = dict(step)
+        expected, within = step.pop("expect", None), step.pop("within", LIMIT)
+        messages, kill_when = step.pop("count", None), step.pop("kill_when", None)
+        if step["call"] == "send" or messages is not None:
+            step = self._with_messages(step, messages)
+        elif "id" in step:
+            step["id"] = self.ids.get(step["id"], step["id"])
+        step.setdefault("topic", self.topic)
+        began = time.monotonic()
+        call = self.driver.call(**step)
+        if kill_when is not None:
+            return await self._kill_when(kill_when, call, proxy)
+        answer = await asyncio.wait_for(call, LIMIT)
+        check(f"the seconds of {step['call']}", time.monotonic() - began, {"max": within})
+        if isinstance(answer, dict) and step["call"] == "send" and "id" in answer:
+            self.ids[step["payload"]] = answer["id"]
+        if messages is not None and isinstance(answer, list):
+            check("the number of results", len(answer), len(step["messages"]))
+            results = zip(step["messages"], answer, strict=True)
+            for message, result in results:
+                check(f"the id of the result of {message['payload']}", id_of(result), message["id"])
+        if expected is not None:
+            check(step["call"], answer, expected)
+
+    async def _kill_when(self, ends: dict[str, Any], call: Any, proxy: Proxy) -> None:
+        called = asyncio.ensure_future(call)
+        while not fits(await asyncio.to_thread(self._counts), ends):
+            if called.done():
+                raise Failure(f"work ended: {await called}")
+            await asyncio.sleep(0.05)
+        await self.driver.end(kill=True)
+        await asyncio.gather(called, return_exceptions=True)
+        await self._start(proxy)
+
+    def _with_messages(self, step: dict[str, Any], count: int | None) -> dict[str, Any]:
+        if count is None:
+            return step
+        refused, options = step.pop("refused", None), step.pop("options", {})
+        messages = [{"payload": str(n), "id": f"{self.topic}-{n}", **options} for n in range(count)]
+        self.ids |= {one["payload"]: one["id"] for one in messages}
+        for message in messages[:: refused or sys.maxsize] if refused else []:
+            # There is no such message.
+            message["replace"] = "gone"
+            del self.ids[message["payload"]]
+        return {**step, "messages": messages}
+
+    def _check_requests(self, proxy: Proxy) -> None:
+        for one in proxy.requests:
+            check(f"the authorization of {one.line}", one.headers.get("authorization"), f"Bearer {BEARER}")
+            check(f"accept-encoding of {one.line}", one.headers.get("accept-encoding"), "identity")
+            if one.line.split("?")[0].endswith(("deliveries:settle HTTP/1.1", "deliveries:extend HTTP/1.1")):
+                self.tokens |= {item["token"] for item in json.loads(one.body)}
+        seen = "\n".join(one.line for one in proxy.requests) + self.driver.log.decode(errors="replace")
+        leaked = [token for token in {BEARER, *self.tokens} if token in seen]
+        check("tokens in logs and URLs", leaked, [])
+
+    def _check_ends(self, expected: dict[str, Any]) -> None:
+        deadline = time.monotonic() + 30
+        # Another group of the topic may still handle its messages.
+        while not fits(counts := self._counts(), expected) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        check("the counts of the topic", counts, expected)
+        # Each lookup costs the relay a search, so only some are checked.
+        for payload, id in list(self.ids.items())[:: max(1, len(self.ids) // 10)]:
+            status, message = request("GET", f"/v1/topics/{self.topic}/messages/{id}")
+            check(f"the payload of {id}", message.get("payload", payload), payload)
+            if error := self.scenario.get("error"):
+                check(f"the error of {payload}", error in message["garbage"]["error"], True)
+
+    def _counts(self) -> dict[str, int]:
+        """Returns the counts of the topic and of its group."""
+        _, topic = request("GET", f"/v1/topics/{self.topic}")
+        stats = topic.get("stats", {"counters": {}, "groups": [{}]})
+        group = next(one for one in stats["groups"] if one.get("group", "default") == "default")
+        return {**stats, **stats["counters"], **group}
+
+
+def id_of(result: dict[str, Any]) -> Any:
+    return result["error"].get("id") if "error" in result else result.get("id")
+
+
+def check(what: str, found: Any, expected: Any) -> None:
+    if not fits(found, expected):
+        if isinstance(expected, dict) and isinstance(found, dict) and expected.keys() & found.keys():
+            found = {name: found.get(name) for name in expected}
+        raise Failure(f"{what} is {str(found)[:1500]}, expected {expected}")
+
+
+def fits(found: Any, expected: Any) -> bool:
+    """Compares what was found. An object needs only the expected fields; {"min", "max"} is a range, {"all"} each item of a list."""
+    if isinstance(expected, dict) and expected.keys() & {"min", "max"}:
+        return isinstance(found, (int, float)) and expected.get("min", 0) <= found <= expected.get("max", found)
+    if isinstance(expected, dict) and "all" in expected:
+        return isinstance(found, list) and all(fits(one, expected["all"]) for one in found)
+    if isinstance(expected, dict) and isinstance(found, dict):
+        return all(fits(found.get(name), value) for name, value in expected.items())
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(found) == len(expected) and all(map(fits, found, expected))
+    return bool(found == expected)
+
+
+def scenarios() -> list[dict[str, Any]]:
+    """Reads the scenarios. One with `each` is run for each of its values, in place of "EACH"."""
+    read = tomllib.loads(Path(__file__).with_name("scenarios.toml").read_text())["scenario"]
+    expanded = []
+    for scenario in read:
+        for value in scenario.pop("each", [None]):
+            text = json.dumps(scenario)
+            if value is not None:
+                text = text.replace('"EACH"', json.dumps(value)).replace("EACH", str(value))
+            expanded.append(json.loads(text))
+    return expanded
+
+
+async def main() -> int:
+    drivers = json.loads(os.environ["LISA_DRIVERS"])
+    parser = argparse.ArgumentParser(description="Runs the contract suite.")
+    parser.add_argument("clients", nargs="*", metavar="CLIENT", help=f"default: {' '.join(drivers)}")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only scenarios with this in their name")
+    options = parser.parse_args()
+    slots, failures, times, began = asyncio.Semaphore(CONCURRENCY), [], [], time.monotonic()
+
+    async def run(client: str, scenario: dict[str, Any]) -> None:
+        async with slots:
+            start = time.monotonic()
+            try:
+                await asyncio.wait_for(Run(scenario, drivers[client]).run(), LIMIT)
+            except Exception as error:
+                failures.append(f"{client}: {scenario['name']}: {str(error) or repr(error)}")
+                print(f"FAILED {failures[-1]}", flush=True)
+            times.append((time.monotonic() - start, f"{client}: {scenario['name']}"))
+
+    chosen = [one for one in scenarios() if options.only in one["name"]]
+    await asyncio.gather(*(run(client, one) for client in options.clients or drivers for one in chosen))
+    slowest = ", ".join(f"{name} {took:.0f} s" for took, name in sorted(times, reverse=True)[:3])
+    print(f"{len(times) - len(failures)} passed, {len(failures)} failed in {time.monotonic() - began:.0f}s; the slowest: {slowest}")
+    return 1 if failures or not times else 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
