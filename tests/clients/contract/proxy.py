@@ -11,6 +11,9 @@ from urllib.parse import urlsplit
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
+# A text of an answer that no error may quote: it could be the token of a delivery.
+SECRET = "!!secret!!"
+
 # Answers that are not those of Lisa: status, headers, body.
 ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
     "a page": (200, {"content-type": "text/html"}, b"<html>Please log in</html>"),
@@ -18,7 +21,8 @@ ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
     "null": (200, {}, b"null"),
     "no results": (200, {}, b"[]"),
     "deep nesting": (200, {}, b"[" * 100_000),
-    "bytes that are not UTF-8": (200, {}, b'[{"outcome": "\xff"}]'),
+    "bytes that are not UTF-8": (200, {}, b'[{"token": "' + SECRET.encode() + b'\xff"}]'),
+    "damaged JSON": (200, {}, b'[{"token": "' + SECRET.encode() + b'" x'),
     "nothing": (204, {}, b""),
     "damaged gzip": (200, {"content-encoding": "gzip"}, b"this is not gzip"),
     "an odd problem": (503, {}, b'{"code": {}, "errors": 7}'),

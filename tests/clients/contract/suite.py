@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from proxy import Proxy
+from proxy import SECRET, Proxy
 
 RELAY = os.environ["LISA_URL"]
 CONCURRENCY = 10
@@ -56,6 +56,8 @@ class Driver:
         if not line:
             await self.process.wait()
             raise Failure(f"the driver ended at {command['call']}: {(await self.errors).decode()[-2000:]}")
+        if SECRET.encode() in line:
+            raise Failure(f"an error quotes the answer: {line.decode()}")
         return json.loads(line)
 
     def memory(self) -> int:
@@ -180,7 +182,7 @@ class Run:
             if one.line.split("?")[0].endswith(("deliveries:settle HTTP/1.1", "deliveries:extend HTTP/1.1")):
                 self.tokens |= {item["token"] for item in json.loads(one.body)}
         seen = "\n".join(one.line for one in proxy.requests) + self.driver.log.decode(errors="replace")
-        leaked = [token for token in {BEARER, *self.tokens} if token in seen]
+        leaked = [token for token in {BEARER, SECRET, *self.tokens} if token in seen]
         check("tokens in logs and URLs", leaked, [])
 
     def _check_ends(self, expected: dict[str, Any]) -> None:

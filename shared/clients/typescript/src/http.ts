@@ -50,10 +50,17 @@ export async function exchange<T>(base: string, request: Request, options: HttpO
     throw new Problem(response.status, { title: "not an answer from Lisa", detail: "a redirect, which is not followed" });
   }
   if (!response.ok) throw problemOf(response.status, text, response.headers);
+  // A proxy may answer with anything. Lisa may have carried out the request.
+  let body: unknown;
   try {
-    return read(JSON.parse(text));
+    body = JSON.parse(text);
+  } catch {
+    // The error would quote the answer, which may have the token of a delivery.
+    throw new TransportError("not an answer from Lisa: it is not JSON");
+  }
+  try {
+    return read(body);
   } catch (cause) {
-    // A proxy may answer with anything. Lisa may have carried out the request.
     throw new TransportError(`not an answer from Lisa: ${String(cause)}`, { cause });
   }
 }
