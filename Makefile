@@ -71,8 +71,8 @@ hostile: redis programs ## Attack the listeners with hostile input, including th
 schema: redis programs ## Check both running programs against their /openapi.json with schemathesis: ARGS="-n 500"
 	bash tests/schema/run.sh $(ARGS)
 
-clients: redis programs ## Build and test the clients for Python, TypeScript, Java and Go, and run generated clients and SQS clients
-	bash tests/clients/run.sh
+clients: redis programs ## Build and test the clients for Python, TypeScript, Java and Go, and run generated clients and SQS clients: ARGS="planted" to plant bugs in them
+	bash tests/clients/run.sh $(ARGS)
 	bash tests/clients/sqs/run.sh
 
 sqs-moto: ## Run the tests of boto3 against moto_server, to show that they test SQS

@@ -4,6 +4,7 @@
 # Then builds the clients in shared/clients into target/clients, and runs their tests and the contract suite against `lisa-manager
 # dev`. Installs a JDK and Go with the system's package manager. Where that fails, the clients in Java and Go are skipped and
 # reported, but with CI set they fail.
+# With the argument `planted`, it plants bugs in the clients at the end, and the suite must find each one.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -162,4 +163,5 @@ if have go golang-go Go; then
 fi
 
 echo '== the contract'
-LISA_URL="http://127.0.0.1:$dev" LISA_DRIVERS="{$(IFS=,; echo "${drivers[*]}")}" PYTHONPATH=site python -B "$sources/contract/suite.py"
+python -B "$sources/contract/planted.py" --check
+LISA_URL="http://127.0.0.1:$dev" LISA_DRIVERS="{$(IFS=,; echo "${drivers[*]}")}" PYTHONPATH=site python -B "$sources/contract/${1:-suite}.py"

@@ -166,7 +166,7 @@ type space struct{ items, length int }
 
 func newSpace() *space { return &space{maxItems, maxLength} }
 
-// take takes the space of an item. It returns false if the item does not fit. The first item fits always.
+// take takes the space of an item. It returns false if the item does not fit. The first item always fits.
 func (s *space) take(one *item) bool {
 	isFirst := s.items == maxItems
 	s.items--

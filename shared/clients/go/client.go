@@ -145,7 +145,8 @@ func (c *Client) Send(ctx context.Context, topic string, payload any, options *S
 }
 
 // SendMany sends any number of messages in order, one request after the other. It returns a result for each, in order, or an
-// [*ArgumentError]. If a whole request is refused, or the context ends, the rest has that error.
+// [*ArgumentError]. If a whole request is refused with an error that is not retryable, or the context ends, the remaining messages
+// get that error.
 func (c *Client) SendMany(ctx context.Context, topic string, messages []NewMessage) ([]Result[Sent], error) {
 	where, err := batchPath(topic)
 	if err != nil {

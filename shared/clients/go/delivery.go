@@ -38,7 +38,7 @@ type Delivery struct {
 	DueAt       time.Time `json:"due_at"`
 	// Key is the ordering key, if the message has one.
 	Key string `json:"key"`
-	// Late is true if it is later than the topic's max_lateness.
+	// Late is true if the delivery is later than the topic's max_lateness allows.
 	Late    bool              `json:"late"`
 	Headers map[string]string `json:"headers"`
 	Payload []byte            `json:"-"`
@@ -53,7 +53,7 @@ type Delivery struct {
 	isSettled bool
 }
 
-// Pull takes messages; none if no message became ready in time. It is not repeated if it fails, because a lost answer may hold
+// Pull pulls messages. It returns none if no message became ready in time. It is not repeated if it fails, because a lost answer may hold
 // messages until their lease ends. The end of the context closes the connection, so that they go to another worker.
 func (c *Client) Pull(ctx context.Context, topic string, options PullOptions) ([]*Delivery, error) {
 	if options.Group == "" {
@@ -200,7 +200,8 @@ func (c *Client) Settle(ctx context.Context, token string, outcome Outcome) (End
 }
 
 // SettleMany settles any number of deliveries in order, one request after the other. It returns a result for each, in order, or an
-// [*ArgumentError]. If a whole request is refused, or the context ends, the rest has that error.
+// [*ArgumentError]. If a whole request is refused with an error that is not retryable, or the context ends, the remaining deliveries
+// get that error.
 func (c *Client) SettleMany(ctx context.Context, settlements []Settlement) ([]Result[Ended], error) {
 	items := make([]*item, len(settlements))
 	for n, settlement := range settlements {

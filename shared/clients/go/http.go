@@ -65,7 +65,7 @@ func secureProxy(r *http.Request) (*url.URL, error) {
 	return http.ProxyFromEnvironment(r)
 }
 
-// call sends a request until it has an answer that is no reason to repeat it.
+// call sends a request, and repeats it while its error is retryable.
 func (c *Client) call(ctx context.Context, r request, read func([]byte) error) error {
 	for attempt := 1; ; attempt++ {
 		failure := c.try(ctx, r, read)
@@ -203,8 +203,8 @@ func readText(body io.Reader, limit int) ([]byte, error) {
 	return nil, fmt.Errorf("the answer is longer than %d bytes", limit)
 }
 
-// pause waits before the next try: exponential with jitter, and not less than the server asks for. It returns false if the context
-// ended.
+// pause waits before the next try: exponential with jitter, and at least as long as the server asks for. It returns false if the
+// context ended.
 func pause(ctx context.Context, attempt int, after time.Duration) bool {
 	wait := 8 * time.Second
 	if attempt < 6 {

@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 )
 
 const maxAge = 5 * time.Minute
+
+var idPattern = regexp.MustCompile(`^[A-Za-z0-9_:-]{1,64}$`)
 
 // ErrInvalidSignature means that a request was not sent by Lisa with one of the secrets, or that it is too old.
 var ErrInvalidSignature = errors.New("lisarelay: invalid signature")
@@ -22,7 +25,7 @@ var ErrInvalidSignature = errors.New("lisarelay: invalid signature")
 // header.
 //
 // It returns an error that is [ErrInvalidSignature] if no signature matches, or if the request is more than 5 minutes old or early,
-// and an [*ArgumentError] for a secret that is none.
+// and an [*ArgumentError] for an invalid secret.
 func VerifyWebhook(header http.Header, body []byte, secrets ...string) (id string, err error) {
 	keys := make([][]byte, len(secrets))
 	for n, secret := range secrets {
@@ -31,9 +34,9 @@ func VerifyWebhook(header http.Header, body []byte, secrets ...string) (id strin
 		}
 	}
 	id, timestamp := header.Get("webhook-id"), header.Get("webhook-timestamp")
-	// A point in the id could hide a part of the body of another request as the time.
-	if id == "" || strings.Contains(id, ".") {
-		return "", fmt.Errorf("%w: webhook-id is missing, or not an id", ErrInvalidSignature)
+	// A dot in the id could hide the time of an old request, whose body begins with the current time.
+	if !idPattern.MatchString(id) {
+		return "", fmt.Errorf("%w: webhook-id is missing, or not a message id", ErrInvalidSignature)
 	}
 	if !isRecent(timestamp) {
 		return "", fmt.Errorf("%w: webhook-timestamp is missing, too old or too new", ErrInvalidSignature)

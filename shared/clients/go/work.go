@@ -28,7 +28,7 @@ const (
 // stopped. It has the values of the context of [Client.Work].
 type Handler func(ctx context.Context, delivery *Delivery) error
 
-// WorkOptions are the options of a worker. Its zero value has the defaults.
+// WorkOptions are the options of a worker. The zero value has the defaults.
 type WorkOptions struct {
 	// Group is "default" by default.
 	Group string
@@ -214,7 +214,7 @@ func (w *worker) pull(ctx context.Context, max int) {
 	})
 }
 
-// pullFailed waits before the next pull, or ends the worker if a repetition cannot cure the error.
+// pullFailed waits before the next pull, or ends the worker if the error is not retryable.
 func (w *worker) pullFailed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -286,7 +286,7 @@ func (w *worker) end(r *running, outcome Outcome, failure error) {
 	w.update(func() { w.settling-- })
 }
 
-// settle settles a delivery. It repeats it until the lease ends, since the work is done; after a stop, for half a minute.
+// settle settles a delivery. Since the work is done, it retries until the lease ends; after a stop, for half a minute.
 func (w *worker) settle(delivery *Delivery, outcome Outcome, leaseEnds time.Time) {
 	ctx, cancel := w.outcomeContext()
 	defer cancel()
@@ -361,7 +361,7 @@ func (w *worker) extendThoseDue(now time.Time) {
 	}
 }
 
-// extend extends a lease. A failure says nothing about the handler, which goes on, unless the lease was lost.
+// extend extends a lease. After a failure, the handler continues, unless the lease was lost.
 func (w *worker) extend(r *running) {
 	defer w.tasks.Done()
 	_, err := r.delivery.Extend(r.ctx, w.options.Lease)

@@ -1,4 +1,4 @@
-"""A proxy in front of the relay that misbehaves as a scenario says, and keeps the requests that it got."""
+"""A proxy in front of the relay that misbehaves as the scenario requires, and records the requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 # A text of an answer that no error may quote: it could be the token of a delivery.
 SECRET = "!!secret!!"
 
-# Answers that are not those of Lisa: status, headers, body.
+# Answers in place of Lisa's: status, headers, body.
 ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
     "a page": (200, {"content-type": "text/html"}, b"<html>Please log in</html>"),
     "an empty object": (200, {}, b"{}"),
@@ -73,7 +73,7 @@ class Proxy:
             client[1].close()
 
     async def _exchange(self, client: Streams) -> bool:
-        """Answers a request. Returns false if the connection ends."""
+        """Answers a request. Returns false if the connection has to be closed."""
         head = (await client[0].readuntil(b"\r\n\r\n")).decode()
         line, *rest = head.rstrip().split("\r\n")
         headers = {name.lower(): value.strip() for name, value in (one.split(":", 1) for one in rest)}
@@ -115,7 +115,7 @@ class Proxy:
         return {}
 
     async def _forward(self, client: Streams, head: str, body: bytes) -> bytes:
-        """Sends a request to the relay, and returns its answer. Ends when the client leaves, as the relay would see it."""
+        """Sends a request to the relay, and returns its answer. Closes the connection to the relay when the client does."""
         to = urlsplit(self.relay)
         reader, writer = await asyncio.open_connection(to.hostname, to.port)
         line, rest = head.split("\r\n", 1)

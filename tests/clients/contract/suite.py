@@ -1,6 +1,6 @@
 """The contract suite of the clients: see shared/clients/README.md.
 
-python suite.py [CLIENT...] [--only TEXT]. `LISA_URL` is the URL of `lisa-manager dev`, and `LISA_DRIVERS` an object of JSON with the
+python suite.py [CLIENT...] [--only TEXT]. `LISA_URL` is the URL of `lisa-manager dev`, and `LISA_DRIVERS` a JSON object with the
 command of each client's driver: {"python": ["python", "driver.py"]}. Scenarios are in scenarios.toml.
 """
 
@@ -30,7 +30,7 @@ LIMIT = 240
 # The time limit of a request, in milliseconds, for busy machines.
 TIMEOUT = 60_000
 BEARER = "a-bearer-token"
-# The most memory of a driver, in KiB: twice what a Java program takes that does nothing hard.
+# The most memory of a driver, in KiB: twice that of a Java program with little to do.
 MAX_MEMORY = 512 * 1024
 
 

@@ -21,8 +21,8 @@ export async function verifyWebhook(
 ): Promise<string> {
   const [id, timestamp, signatures] = ["webhook-id", "webhook-timestamp", "webhook-signature"].map((name) => header(headers, name));
   if (!id || !timestamp || !signatures) throw new InvalidSignature("a webhook header is missing");
-  // A point in it could hide the time of an old request, whose body begins with the time of now.
-  if (!/^[A-Za-z0-9_:-]{1,64}$/.test(id)) throw new InvalidSignature("webhook-id is no id of a message");
+  // A dot in it could hide the time of an old request, whose body begins with the current time.
+  if (!/^[A-Za-z0-9_:-]{1,64}$/.test(id)) throw new InvalidSignature("webhook-id is not a message id");
   const age = Math.abs(Date.now() / 1000 - Number(timestamp));
   if (!/^\d+$/.test(timestamp) || age > tolerance) throw new InvalidSignature("webhook-timestamp is too old or too new");
   const start = new TextEncoder().encode(`${id}.${timestamp}.`);

@@ -119,7 +119,7 @@ func (d *driver) settleMany(ctx context.Context, c command) any {
 	return results(ended, err)
 }
 
-// concurrently calls a function for each value, so many at a time. It returns the results in order.
+// concurrently calls a function for each value, a limited number at a time. It returns the results in order.
 func concurrently[T any](values []T, atOnce int, call func(n int, value T) any) []any {
 	answers := make([]any, len(values))
 	slots := make(chan struct{}, atOnce+1)

@@ -35,9 +35,9 @@ def verify_webhook(
         message_id, timestamp, signatures = (given[f"webhook-{name}"] for name in ("id", "timestamp", "signature"))
     except KeyError as missing:
         raise InvalidSignature(f"header {missing} is missing") from None
-    # A point in it could hide the time of an old request, whose body begins with the time of now.
+    # A dot in it could hide the time of an old request, whose body begins with the current time.
     if not re.fullmatch("[A-Za-z0-9_:-]{1,64}", message_id):
-        raise InvalidSignature("webhook-id is no id of a message")
+        raise InvalidSignature("webhook-id is not a message id")
     is_time = re.fullmatch("[0-9]{1,12}", timestamp)
     if not is_time or abs(time.time() - int(timestamp)) > tolerance.total_seconds():
         raise InvalidSignature("webhook-timestamp is too old or too new")

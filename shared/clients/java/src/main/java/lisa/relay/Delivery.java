@@ -128,7 +128,7 @@ public final class Delivery {
      * Parses the payload as JSON: a Map, List, String, Long, Double, Boolean or null. A whole number beyond a Long is a Double.
      *
      * @return the value
-     * @throws IllegalArgumentException if it is not JSON, or more than 100 arrays and objects are inside each other
+     * @throws IllegalArgumentException if it is not JSON, or more than 100 arrays and objects are nested
      */
     public Object json() {
         return Json.read(text());
@@ -276,7 +276,7 @@ public final class Delivery {
         lost.complete(null);
     }
 
-    /** Names no token, which is a secret. */
+    /** Omits the token, which is a secret. */
     @Override
     public String toString() {
         return "Delivery[id=" + id + ", attempt=" + attempt + "]";

@@ -17,7 +17,7 @@ import java.util.Map;
  * that may be secret.
  */
 final class Json {
-    /** The most arrays and objects inside each other. */
+    /** The maximum depth of arrays and objects. */
     private static final int MAX_DEPTH = 100;
     private static final char[] HEX = "0123456789abcdef".toCharArray();
 
@@ -71,7 +71,7 @@ final class Json {
     }
 
     private static int inner(int depth) {
-        if (depth == 0) throw new IllegalArgumentException("more than " + MAX_DEPTH + " arrays and objects inside each other");
+        if (depth == 0) throw new IllegalArgumentException("more than " + MAX_DEPTH + " arrays and objects are nested");
         return depth - 1;
     }
 

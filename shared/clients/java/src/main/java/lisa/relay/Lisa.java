@@ -291,7 +291,7 @@ public final class Lisa {
     }
 
     /**
-     * Settles many deliveries in order, in batches. If a whole request is refused for a reason that repetition cannot cure, no more
+     * Settles many deliveries in order, in batches. If a whole request is refused with an error that is not retryable, no more
      * are sent, and the rest has its error.
      *
      * @param settlements the deliveries and their outcomes

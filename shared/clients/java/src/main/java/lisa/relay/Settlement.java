@@ -7,7 +7,7 @@ package lisa.relay;
  * @param outcome the outcome
  */
 public record Settlement(String token, Outcome outcome) {
-    /** Names no token, which is a secret. */
+    /** Omits the token, which is a secret. */
     @Override
     public String toString() {
         return "Settlement[" + outcome + "]";

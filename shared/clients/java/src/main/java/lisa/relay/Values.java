@@ -99,7 +99,7 @@ final class Values {
         return new UUID(high, low).toString();
     }
 
-    /** Waits before the next try: exponential with jitter, and not less than the server asks for, up to a minute. */
+    /** Waits before the next try: exponential with jitter, and at least as long as the server asks for, up to a minute. */
     static CompletableFuture<Void> pause(int failures, Duration retryAfter) {
         long backoff = Math.min(8000, 125L << Math.min(failures, 6));
         long asked = Math.min(retryAfter.toMillis(), MAX_RETRY_AFTER.toMillis());

@@ -148,7 +148,7 @@ public final class Worker implements Runnable, AutoCloseable {
         return this;
     }
 
-    /** Stops pulling. Running handlers end. It does not wait for them, and may be called by a handler. */
+    /** Stops pulling. Running handlers continue to their end. Does not wait for them, and may be called by a handler. */
     public void stop() {
         end(null);
     }
@@ -171,7 +171,7 @@ public final class Worker implements Runnable, AutoCloseable {
     }
 
     /**
-     * Returns true while it runs, also after a stop while handlers end.
+     * Returns true while it runs, including after a stop, until its handlers have finished.
      *
      * @return true if it has begun and not ended
      */
@@ -354,7 +354,7 @@ public final class Worker implements Runnable, AutoCloseable {
         try {
             options.log().accept(text, error);
         } catch (RuntimeException ignored) {
-            // The work goes on without a log.
+            // The work continues without a log.
         }
     }
 
