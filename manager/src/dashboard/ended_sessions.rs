@@ -39,8 +39,7 @@ struct Reads {
 }
 
 impl EndedSessions {
-    /// Returns the list, and whether it is current: at most a second old. A page does not wait for Redis for long, and not
-    /// while another one does.
+    /// Returns the list, and whether it is current: at most a second old. A page does not wait for Redis for long.
     pub(super) async fn read(&self, broker: &Broker, is_change: bool) -> (Ended, bool) {
         let within = if is_change {
             CHANGE_WITHIN
@@ -48,18 +47,13 @@ impl EndedSessions {
             PAGE_WITHIN
         };
         let until = tokio::time::Instant::now() + within;
-        let lock = self.reads.clone();
-        let reads = if is_change {
-            timeout_at(until, lock.lock_owned()).await.ok()
-        } else {
-            lock.try_lock_owned().ok()
-        };
+        let reads = timeout_at(until, self.reads.clone().lock_owned()).await;
         let is_recent = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < FRESH);
         let is_current = match reads {
-            None => false,
-            Some(reads) if is_recent(reads.read_at) => true,
-            Some(reads) if is_recent(reads.failed_at) && !is_change => false,
-            Some(reads) => {
+            Err(_) => false,
+            Ok(reads) if is_recent(reads.read_at) => true,
+            Ok(reads) if is_recent(reads.failed_at) && !is_change => false,
+            Ok(reads) => {
                 // In a task, so that a list that comes too late for this request is there for the next one.
                 let refreshed = tokio::spawn(self.clone().refresh(broker.clone(), reads));
                 matches!(timeout_at(until, refreshed).await, Ok(Ok(true)))
