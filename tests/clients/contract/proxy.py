@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -14,6 +15,11 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 # A text of an answer that no error may quote: it could be the token of a delivery.
 SECRET = "!!secret!!"
 
+DELIVERY = {
+    "token": "t", "id": "x", "attempt": 1, "max_attempts": 2, "headers": {}, "payload": "x",
+    "due_at": "2026-01-01T00:00:00.000Z", "lease_until": "2026-01-01T00:00:00.000Z",
+}  # fmt: skip
+
 # Answers in place of Lisa's: status, headers, body.
 ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
     "a page": (200, {"content-type": "text/html"}, b"<html>Please log in</html>"),
@@ -23,6 +29,7 @@ ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
     "deep nesting": (200, {}, b"[" * 100_000),
     "bytes that are not UTF-8": (200, {}, b'[{"token": "' + SECRET.encode() + b'\xff"}]'),
     "damaged JSON": (200, {}, b'[{"token": "' + SECRET.encode() + b'" x'),
+    "two deliveries": (200, {}, json.dumps({"deliveries": [DELIVERY, DELIVERY]}).encode()),
     "nothing": (204, {}, b""),
     "damaged gzip": (200, {"content-encoding": "gzip"}, b"this is not gzip"),
     "an odd problem": (503, {}, b'{"code": {}, "errors": 7}'),

@@ -122,6 +122,8 @@ class Run:
             messages = [{"id": id, "payload_base64": payload, **seed.get("options", {})} for payload, id in encoded]
             status, results = request("POST", f"/v1/topics/{self.topic}/messages:batch", messages)
             check("the seed", (status, [one for one in results if "error" in one]), (200, []))
+            # So that one pull can return all of them.
+            check("the counts of the topic", self._counts({"ready": len(messages)}), {"ready": len(messages)})
 
     async def _start(self, proxy: Proxy) -> None:
         await self.driver.start()
@@ -130,7 +132,7 @@ class Run:
 
     async def _step(self, step: dict[str, Any], proxy: Proxy) -> None:
         step = dict(step)
-        expected, within = step.pop("expect", None), step.pop("within", LIMIT)
+        expected, seconds = step.pop("expect", None), step.pop("seconds", {"max": LIMIT})
         messages, kill_when = step.pop("count", None), step.pop("kill_when", None)
         if step["call"] == "send" or messages is not None:
             step = self._with_messages(step, messages)
@@ -142,7 +144,7 @@ class Run:
         if kill_when is not None:
             return await self._kill_when(kill_when, call, proxy)
         answer = await asyncio.wait_for(call, LIMIT)
-        check(f"the seconds of {step['call']}", time.monotonic() - began, {"max": within})
+        check(f"the seconds of {step['call']}", time.monotonic() - began, seconds)
         if isinstance(answer, dict) and step["call"] == "send" and "id" in answer:
             self.ids[step["payload"]] = answer["id"]
         if messages is not None and isinstance(answer, list):
@@ -180,17 +182,15 @@ class Run:
             check(f"the authorization of {one.line}", one.headers.get("authorization"), f"Bearer {BEARER}")
             check(f"accept-encoding of {one.line}", one.headers.get("accept-encoding"), "identity")
             if one.line.split("?")[0].endswith(("deliveries:settle HTTP/1.1", "deliveries:extend HTTP/1.1")):
-                self.tokens |= {item["token"] for item in json.loads(one.body)}
+                tokens = [item["token"] for item in json.loads(one.body)]
+                check(f"the items of {one.line} that have a token twice", len(tokens) - len(set(tokens)), 0)
+                self.tokens |= set(tokens)
         seen = "\n".join(one.line for one in proxy.requests) + self.driver.log.decode(errors="replace")
         leaked = [token for token in {BEARER, SECRET, *self.tokens} if token in seen]
         check("tokens in logs and URLs", leaked, [])
 
     def _check_ends(self, expected: dict[str, Any]) -> None:
-        deadline = time.monotonic() + 30
-        # Another group of the topic may still handle its messages.
-        while not fits(counts := self._counts(), expected) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        check("the counts of the topic", counts, expected)
+        check("the counts of the topic", self._counts(expected), expected)
         # Each lookup costs the relay a search, so only some are checked.
         for payload, id in list(self.ids.items())[:: max(1, len(self.ids) // 10)]:
             status, message = request("GET", f"/v1/topics/{self.topic}/messages/{id}")
@@ -198,12 +198,18 @@ class Run:
             if error := self.scenario.get("error"):
                 check(f"the error of {payload}", error in message["garbage"]["error"], True)
 
-    def _counts(self) -> dict[str, int]:
-        """Returns the counts of the topic and of its group."""
-        _, topic = request("GET", f"/v1/topics/{self.topic}")
-        stats = topic.get("stats", {"counters": {}, "groups": [{}]})
-        group = next(one for one in stats["groups"] if one.get("group", "default") == "default")
-        return {**stats, **stats["counters"], **group}
+    def _counts(self, expected: Any = None) -> dict[str, int]:
+        """Returns the counts of the topic and of its group. Waits for those expected, for at most 30 seconds."""
+        deadline = time.monotonic() + 30
+        while True:
+            _, topic = request("GET", f"/v1/topics/{self.topic}")
+            stats = topic.get("stats", {"counters": {}, "groups": [{}]})
+            group = next(one for one in stats["groups"] if one.get("group", "default") == "default")
+            counts = {**stats, **stats["counters"], **group}
+            if expected is None or fits(counts, expected) or time.monotonic() > deadline:
+                return counts
+            # Another group of the topic may still handle its messages.
+            time.sleep(0.1)
 
 
 def id_of(result: dict[str, Any]) -> Any:

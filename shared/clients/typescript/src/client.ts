@@ -186,7 +186,10 @@ export class Lisa {
     const request = { method: "POST", path: where, content, isToGateway: true, hasPayloads: true, wait: 30_000, signal };
     // A repeated pull could leave the messages of the first one to their lease: the caller decides.
     return this.#try(request, (answer) => {
-      return Array.from(object(answer).deliveries as Body[], (one) => new Delivery(this, object(one, "id", "token", "due_at", "lease_until")));
+      const deliveries = Array.from(object(answer).deliveries as Body[], (one) => new Delivery(this, object(one, "id", "token", "due_at", "lease_until")));
+      // A worker would run too many handlers.
+      if (deliveries.length > (options.max ?? 1)) throw new TypeError(`${deliveries.length} deliveries for a pull of ${options.max ?? 1}`);
+      return deliveries;
     });
   }
 

@@ -141,6 +141,9 @@ class _Client:
         request.limit = flows.MAX_PAYLOADS
 
         def read(body: Any) -> list[T]:
+            if len(body["deliveries"]) > options["max"]:
+                # A worker would run too many handlers.
+                raise ValueError(f"{len(body['deliveries'])} deliveries for a pull of {options['max']}")
             return [types.read_delivery(kind, one, topic=topic, group=group, _lisa=self) for one in body["deliveries"]]
 
         # A repeated pull could leave the messages of the first one to their lease: the caller decides.
