@@ -32,14 +32,20 @@ type item struct {
 	id        string
 	failures  int
 	isInDoubt bool
+	// The error of the last try that was not the final one.
+	last Error
 }
 
-// fail takes the error of a try. It returns the final error, or true if the item has to be sent again.
+// fail takes the error of a try. If the context of the call has ended, tries is 0. It returns the final error, or true if the item has to be sent again.
 func (i *item) fail(failure Error, tries int) (final error, again bool) {
 	i.failures++
 	if failure.Retryable() && i.failures < tries {
 		i.isInDoubt = i.isInDoubt || failure.isInDoubt()
+		i.last = failure
 		return nil, true
+	}
+	if broken, isBroken := failure.(*TransportError); isBroken && tries == 0 && i.last != nil {
+		failure = &TransportError{Err: fmt.Errorf("%w, after: %v", broken.Err, i.last)}
 	}
 	return failure.forItem(i.id, i.isInDoubt), false
 }
@@ -64,15 +70,15 @@ func newSender[T any](c *Client, path string, isToGateway bool) sender[T] {
 }
 
 func readResults[T any](text []byte, count int) ([]Result[T], error) {
-	var read []json.RawMessage
+	read := list[json.RawMessage]{max: count}
 	if err := json.Unmarshal(text, &read); err != nil {
 		return nil, err
 	}
-	if len(read) != count {
-		return nil, fmt.Errorf("%d results for a batch of %d", len(read), count)
+	if len(read.items) != count {
+		return nil, fmt.Errorf("%d results for a batch of %d", len(read.items), count)
 	}
 	results := make([]Result[T], count)
-	for n, one := range read {
+	for n, one := range read.items {
 		if err := readResult(one, &results[n]); err != nil {
 			return nil, err
 		}
@@ -185,12 +191,15 @@ func pick[E any](all []E, indexes []int) []E {
 // batcher sends the items of single calls in batches. The first one is sent at once. Those that are added while requests are in
 // flight are sent together in the next request. A repeated item does not delay others.
 type batcher[T any] struct {
+	path  string
 	send  sender[T]
 	tries int
 
 	mu       sync.Mutex
 	waiting  []*call[T]
 	inFlight int
+	// The callers between enter and leave.
+	callers int
 }
 
 type call[T any] struct {
@@ -201,7 +210,26 @@ type call[T any] struct {
 }
 
 func newBatcher[T any](c *Client, path string, isToGateway bool) *batcher[T] {
-	return &batcher[T]{send: newSender[T](c, path, isToGateway), tries: c.tries}
+	return &batcher[T]{path: path, send: newSender[T](c, path, isToGateway), tries: c.tries}
+}
+
+func (b *batcher[T]) enter() {
+	b.mu.Lock()
+	b.callers++
+	b.mu.Unlock()
+}
+
+func (b *batcher[T]) leave() {
+	b.mu.Lock()
+	b.callers--
+	b.mu.Unlock()
+}
+
+// isIdle reports whether the batcher may be dropped. A call without a caller is not sent again.
+func (b *batcher[T]) isIdle() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.callers == 0 && b.inFlight == 0
 }
 
 // add sends an item. If the context ends before the item is in flight, it is not sent.
@@ -215,10 +243,10 @@ func (b *batcher[T]) add(ctx context.Context, one *item) (T, error) {
 		return result.Value, result.Err
 	case <-ctx.Done():
 		b.mu.Lock()
+		defer b.mu.Unlock()
 		added.hasLeft = true
-		b.mu.Unlock()
 		var none T
-		return none, &TransportError{ID: one.id, Err: ctx.Err()}
+		return none, &TransportError{ID: one.id, Err: noAnswer(http.MethodPost, b.path, ctx.Err(), one.last)}
 	}
 }
 
@@ -234,15 +262,19 @@ func (b *batcher[T]) push(calls ...*call[T]) {
 
 // run sends batches while calls wait.
 func (b *batcher[T]) run() {
+	hasEnded := false
+	defer func() {
+		if !hasEnded {
+			// A transport of the caller has ended this goroutine.
+			go b.run()
+		}
+	}()
 	// The code that runs now may add more.
 	runtime.Gosched()
-	for {
-		calls := b.take()
-		if len(calls) == 0 {
-			return
-		}
+	for calls := b.take(); len(calls) > 0; calls = b.take() {
 		b.sendOnce(calls)
 	}
+	hasEnded = true
 }
 
 // take returns the calls of the next request, without those whose callers have left. If there are none, this run ends.
@@ -271,9 +303,19 @@ func (b *batcher[T]) sendOnce(calls []*call[T]) {
 	for n, one := range calls {
 		items[n] = one.item
 	}
+	var results []Result[T]
+	var whole Error = &TransportError{Err: errors.New("the transport did not return")}
+	defer func() { b.conclude(calls, items, results, whole) }()
 	// No single caller may end the request of all.
-	results, whole := b.send(context.Background(), items)
+	results, whole = b.send(context.Background(), items)
+}
+
+// conclude ends the calls of a request that have a final result. The others wait again after a pause.
+func (b *batcher[T]) conclude(calls []*call[T], items []*item, results []Result[T], whole Error) {
+	// The callers read what the tries have shown.
+	b.mu.Lock()
 	indexes, after := conclude(items, results, whole, b.tries, func(n int, result Result[T]) { calls[n].done <- result })
+	b.mu.Unlock()
 	if again := pick(calls, indexes); len(again) > 0 {
 		go func() {
 			pause(context.Background(), again[0].item.failures, after)

@@ -74,8 +74,9 @@ func waiting(b *batcher[Sent]) int {
 }
 
 func batcherOf(c *Client, topic string) *batcher[Sent] {
-	found, _ := c.sends.Load(topic)
-	return found.(*batcher[Sent])
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sends[topic]
 }
 
 // occupy makes two requests that do not end, so that later calls wait.
@@ -190,7 +191,7 @@ func TestEachCallOfARefusedRequestHasAnErrorOfItsOwn(t *testing.T) {
 			failures <- problem
 		}()
 	}
-	eventually(t, func() bool { _, isKnown := c.sends.Load("t"); return isKnown })
+	eventually(t, func() bool { return batcherOf(c, "t") != nil })
 	close(mayGo)
 	distinct := map[*Problem]bool{}
 	for n := 0; n < 10; n++ {
@@ -238,4 +239,37 @@ func TestIDsAreUniqueAndInOrder(t *testing.T) {
 	if len(ids) != 10_000 {
 		t.Error(len(ids))
 	}
+}
+
+func TestOnlyBatchersInUseAreKept(t *testing.T) {
+	r := &relay{mayGo: make(chan struct{})}
+	c := serve(t, r.handle, Options{})
+	var done sync.WaitGroup
+	occupy(t, c, r, &done)
+	busy := batcherOf(c, "t")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for n := 0; n < 100; n++ {
+		topic := fmt.Sprint("topic-", n)
+		if _, err := c.Send(ctx, topic, "x", nil); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+	if len(c.sends) != 2 || batcherOf(c, "t") != busy {
+		t.Error(c.sends)
+	}
+	close(r.mayGo)
+	done.Wait()
+	for n := 0; n < 100; n++ {
+		topic := fmt.Sprint("t", n%20)
+		done.Add(1)
+		go func() {
+			defer done.Done()
+			if _, err := c.Send(context.Background(), topic, "x", nil); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	done.Wait()
+	eventually(t, busy.isIdle)
 }

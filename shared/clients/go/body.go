@@ -3,7 +3,9 @@ package lisarelay
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -29,6 +31,13 @@ func (b *body) text(name, value string) {
 func (b *body) check(name, value string) {
 	if !utf8.ValidString(value) {
 		b.refuse("%s: is not UTF-8", name)
+	}
+}
+
+// name refuses a name that does not match a pattern.
+func (b *body) name(argument, value string, pattern *regexp.Regexp) {
+	if !pattern.MatchString(value) {
+		b.refuse("%s: %q is not allowed; use %s", argument, shortened(value, 100), strings.Trim(pattern.String(), "^$"))
 	}
 }
 
@@ -91,6 +100,31 @@ func (b *body) json() ([]byte, error) {
 		return nil, wrong("payload: %v", err)
 	}
 	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), nil
+}
+
+// list is a list in an answer. It refuses further items before it decodes them: their values may take much more memory than their text.
+type list[T any] struct {
+	max   int
+	items []T
+}
+
+// UnmarshalJSON decodes one item after the other.
+func (l *list[T]) UnmarshalJSON(text []byte) error {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	if start, err := decoder.Token(); err != nil || start != json.Delim('[') {
+		return errors.New("not a list")
+	}
+	for l.items = []T{}; decoder.More(); {
+		if len(l.items) == l.max {
+			return fmt.Errorf("a list of more than %d", l.max)
+		}
+		var one T
+		if err := decoder.Decode(&one); err != nil {
+			return err
+		}
+		l.items = append(l.items, one)
+	}
+	return nil
 }
 
 // array returns texts of JSON as an array.

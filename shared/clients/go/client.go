@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -36,16 +37,25 @@ type Options struct {
 	Gateway string
 	// Token is the bearer token, if Lisa requires one.
 	Token string
-	// TokenSource returns the bearer token for each request, in place of Token. It must be safe for concurrent use. See [TokenFile].
+	// TokenSource returns the bearer token for each request, in place of Token. It must be safe for concurrent use. The time
+	// limit of the request bounds it, too. See [TokenFile].
 	TokenSource func(context.Context) (string, error)
-	// Timeout is the time limit of one try, from connecting to the last byte of the answer: 10 s by default, at most a day. A pull
+	// Timeout is the time limit of one try, from connecting to the last byte of the answer, at most a day. Zero means 10 s. A pull
 	// gets 30 s more.
 	Timeout time.Duration
-	// Tries is the number of tries of a request: 5 by default.
+	// Tries is the number of tries of a request. Zero means 5.
 	Tries int
 	// Transport makes the requests. By default, it uses a proxy of the environment for https only.
 	Transport http.RoundTripper
 }
+
+// String returns the options that are no secrets.
+func (o Options) String() string {
+	return fmt.Sprintf("Gateway: %q, Timeout: %v, Tries: %d", o.Gateway, o.Timeout, o.Tries)
+}
+
+// GoString returns the same as String.
+func (o Options) GoString() string { return o.String() }
 
 // Client is a client of one relay. It may be used by any number of goroutines. Create one, and keep it: it keeps connections.
 type Client struct {
@@ -55,9 +65,11 @@ type Client struct {
 	tries             int
 	http              *http.Client
 
-	// The batchers of the topics, by topic.
-	sends            sync.Map
 	settles, extends *batcher[Ended]
+
+	mu sync.Mutex
+	// By topic; only those in use.
+	sends map[string]*batcher[Sent]
 }
 
 // New creates a client. The address of `lisa-manager dev` is http://127.0.0.1:7812.
@@ -82,6 +94,7 @@ func New(url string, options Options) (*Client, error) {
 		options.Transport = newTransport()
 	}
 	c.http = &http.Client{Transport: options.Transport, CheckRedirect: refuseRedirect}
+	c.sends = map[string]*batcher[Sent]{}
 	c.settles = newBatcher[Ended](c, settlePath, true)
 	c.extends = newBatcher[Ended](c, extendPath, true)
 	return c, nil
@@ -92,11 +105,9 @@ func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLa
 
 func (o Options) check(url string) error {
 	var b body
-	if !isBase(url) {
-		b.refuse("url: is not a URL with http or https and a host")
-	}
-	if o.Gateway != "" && !isBase(o.Gateway) {
-		b.refuse("Gateway: is not a URL with http or https and a host")
+	b.base("url", url)
+	if o.Gateway != "" {
+		b.base("Gateway", o.Gateway)
 	}
 	if o.Token != "" && o.TokenSource != nil {
 		b.refuse("Token, TokenSource: set only one of them")
@@ -113,9 +124,17 @@ func (o Options) check(url string) error {
 	return b.err()
 }
 
-func isBase(text string) bool {
+// base refuses a text that is not the URL of a relay. It does not quote one that may contain a secret.
+func (b *body) base(argument, text string) {
 	u, err := url.Parse(text)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && u.RawQuery == "" && u.Fragment == ""
+	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && u.RawQuery == "" && u.Fragment == "" {
+		return
+	}
+	quoted := ""
+	if !strings.ContainsAny(text, "@?#") {
+		quoted = fmt.Sprintf("%q ", text)
+	}
+	b.refuse("%s: %sis not a URL with http or https and a host, without a user, a query and a fragment", argument, quoted)
 }
 
 func base(url string) string { return strings.TrimRight(url, "/") }
@@ -137,11 +156,27 @@ func (c *Client) Send(ctx context.Context, topic string, payload any, options *S
 	if err != nil {
 		return Sent{}, err
 	}
-	sends, isKnown := c.sends.Load(topic)
+	sends := c.enter(topic, where)
+	defer sends.leave()
+	return sends.add(ctx, message)
+}
+
+// enter returns the batcher of a topic, which is in use until leave. Before it creates one, it drops those that are idle.
+func (c *Client) enter(topic, where string) *batcher[Sent] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sends, isKnown := c.sends[topic]
 	if !isKnown {
-		sends, _ = c.sends.LoadOrStore(topic, newBatcher[Sent](c, where, false))
+		for name, one := range c.sends {
+			if one.isIdle() {
+				delete(c.sends, name)
+			}
+		}
+		sends = newBatcher[Sent](c, where, false)
+		c.sends[topic] = sends
 	}
-	return sends.(*batcher[Sent]).add(ctx, message)
+	sends.enter()
+	return sends
 }
 
 // SendMany sends any number of messages in order, one request after the other. It returns a result for each, in order, or an
@@ -253,16 +288,21 @@ func lookup[T any](ctx context.Context, c *Client, r request, parts []string, op
 
 func messagePath(topic, id string) []string { return []string{"topics", topic, "messages", id} }
 
+// arguments are the names of the arguments in a path, by the part before each.
+var arguments = map[string]string{"topics": "topic", "groups": "group", "messages": "id"}
+
 // path returns a path with escaped parts.
 func path(parts ...string) (string, error) {
-	escaped := "/v1"
+	var b body
+	escaped, before := "/v1", ""
 	for _, part := range parts {
 		if part == "" || part == "." || part == ".." {
-			return "", wrong("%q is not the name of a topic or group, or the id of a message", part)
+			b.refuse("%s: %q is not allowed", arguments[before], part)
 		}
 		escaped += "/" + url.PathEscape(part)
+		before = part
 	}
-	return escaped, nil
+	return escaped, b.err()
 }
 
 func batchPath(topic string) (string, error) {

@@ -2,6 +2,7 @@ package lisarelay
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -131,14 +133,32 @@ func TestATryIsOneRequest(t *testing.T) {
 }
 
 func TestTheEndOfAContextEndsTheTries(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
-	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Retry-After", "99999999999999")
-		w.WriteHeader(http.StatusServiceUnavailable)
-		time.AfterFunc(50*time.Millisecond, cancel)
-	}, Options{})
-	if _, err := c.Get(ctx, "t", "i"); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "503") {
-		t.Error(err)
+	for request, call := range map[string]func(context.Context, *Client) error{
+		"GET /v1/topics/t/messages/i": func(ctx context.Context, c *Client) error {
+			_, err := c.Get(ctx, "t", "i")
+			return err
+		},
+		"POST /v1/topics/t/messages:batch": func(ctx context.Context, c *Client) error {
+			_, err := c.Send(ctx, "t", "x", nil)
+			return err
+		},
+		"POST /v1/deliveries:settle": func(ctx context.Context, c *Client) error {
+			results, err := c.SettleMany(ctx, []Settlement{{"secret", Ack()}})
+			if err != nil {
+				return err
+			}
+			return results[0].Err
+		},
+	} {
+		ctx, cancel := context.WithCancel(context.Background())
+		c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "99999999999999")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			time.AfterFunc(50*time.Millisecond, cancel)
+		}, Options{})
+		if err := call(ctx, c); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), request) || !strings.Contains(err.Error(), "503") {
+			t.Error(request, err)
+		}
 	}
 }
 
@@ -168,6 +188,128 @@ func TestOnlyASecureURLUsesAProxy(t *testing.T) {
 		request := httptest.NewRequest("GET", text, nil)
 		if proxy, err := secureProxy(request); err != nil || (proxy != nil) != expected {
 			t.Error(text, proxy, err)
+		}
+	}
+}
+
+func TestATokenSourceCannotDelayOrEndOtherCalls(t *testing.T) {
+	blocked := make(chan struct{})
+	defer close(blocked)
+	for name, source := range map[string]func(context.Context) (string, error){
+		"blocks": func(context.Context) (string, error) { <-blocked; return "x", nil },
+		"panics": func(context.Context) (string, error) { panic("oops") },
+		"ends":   func(context.Context) (string, error) { runtime.Goexit(); return "x", nil },
+	} {
+		source := source
+		var calls int32
+		c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			io.WriteString(w, `[{"id": "i", "outcome": "ready"}]`)
+		}, Options{Timeout: 500 * time.Millisecond, Tries: 1, TokenSource: func(ctx context.Context) (string, error) {
+			if atomic.AddInt32(&calls, 1) <= 2*maxInFlight {
+				return source(ctx)
+			}
+			return "x", nil
+		}})
+		for n := 0; n < 2*maxInFlight; n++ {
+			var failure *TransportError
+			_, err := c.Send(context.Background(), "t", "x", &SendOptions{ID: "i"})
+			if !errors.As(err, &failure) || failure.ID != "i" || !strings.Contains(err.Error(), "cannot read the token") {
+				t.Error(name, err)
+			}
+		}
+		if _, err := c.Send(context.Background(), "t", "x", nil); err != nil {
+			t.Error(name, err)
+		}
+	}
+}
+
+type endingTransport struct{ requests int32 }
+
+func (e *endingTransport) RoundTrip(*http.Request) (*http.Response, error) {
+	if atomic.AddInt32(&e.requests, 1) <= 2*maxInFlight {
+		runtime.Goexit()
+	}
+	return nil, errors.New("the last one")
+}
+
+func TestATransportCannotEndABatcher(t *testing.T) {
+	c, err := New("http://localhost", Options{Tries: 1, Transport: &endingTransport{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; n <= 2*maxInFlight; n++ {
+		var failure *TransportError
+		_, err := c.Send(context.Background(), "t", "x", nil)
+		if !errors.As(err, &failure) || strings.Contains(err.Error(), "the last one") != (n == 2*maxInFlight) {
+			t.Error(n, err)
+		}
+	}
+}
+
+func TestMoreDeliveriesThanRequestedAreNoAnswer(t *testing.T) {
+	delivery := `{"id": "i", "token": "k", "lease_until": "2030-01-01T00:00:00Z"}`
+	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"deliveries": [%s, %s]}`, delivery, delivery)
+	}, Options{})
+	var failure *TransportError
+	if _, err := c.Pull(context.Background(), "t", PullOptions{}); !errors.As(err, &failure) || !strings.Contains(err.Error(), "not an answer from Lisa") {
+		t.Error(err)
+	}
+	if deliveries, err := c.Pull(context.Background(), "t", PullOptions{Max: 2}); err != nil || len(deliveries) != 2 || deliveries[1].Token != "k" {
+		t.Error(deliveries, err)
+	}
+}
+
+func TestOnlyAsManyItemsAsRequestedAreDecoded(t *testing.T) {
+	many := strings.Repeat(`{},`, 1<<20) + `{}`
+	for name, read := range map[string]func() error{
+		"deliveries": func() error {
+			_, err := new(Client).readDeliveries([]byte(`{"deliveries": [`+many+`]}`), 200)
+			return err
+		},
+		"results": func() error {
+			_, err := readResults[Sent]([]byte("["+many+"]"), maxItems)
+			return err
+		},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := read()
+		runtime.ReadMemStats(&after)
+		// The text has 3 MiB, and is joined twice.
+		if used := after.TotalAlloc - before.TotalAlloc; err == nil || used > 10<<20 {
+			t.Error(name, used, err)
+		}
+	}
+	for _, text := range []string{`{}`, `{"deliveries": null}`, `{"deliveries": {}}`, `[]`, `{"deliveries": [1]}`} {
+		if _, err := new(Client).readDeliveries([]byte(text), 1); err == nil {
+			t.Error(text)
+		}
+	}
+}
+
+func TestTextThatWouldBeLongerThanBase64IsSentAsBase64(t *testing.T) {
+	for text, isText := range map[string]bool{"": true, "x": true, "añ\n": true, strings.Repeat("line\n", 9): true, "\x00\x01\x02": false,
+		strings.Repeat("\u2028", 9): false, strings.Repeat("\"", 9): false, strings.Repeat("\x00", 256<<10): false} {
+		for _, payload := range []any{text, []byte(text)} {
+			made, err := newItem(payload, SendOptions{})
+			if err != nil || strings.Contains(string(made.text), `"payload_text"`) != isText || len(made.text) > 200+len(text)*3/2 {
+				t.Errorf("%.20q: %.200s, %v", text, made.text, err)
+			}
+		}
+		if encoded, err := (&body{fields: map[string]any{"": text}}).json(); err != nil || len(encoded) != jsonLength([]byte(text))+len(`{"":}`) {
+			t.Errorf("%.20q: %d, %d, %v", text, len(encoded), jsonLength([]byte(text)), err)
+		}
+	}
+}
+
+func TestSecretsAreNotPrinted(t *testing.T) {
+	delivery := &Delivery{ID: "i", Token: "secret", Attempt: 1}
+	for _, value := range []any{Options{Token: "secret"}, &Options{Token: "secret"}, Settlement{"secret", Ack()}, &Settlement{"secret", Ack()},
+		[]Settlement{{"secret", Ack()}}, delivery, []*Delivery{delivery}} {
+		text, _ := json.Marshal(delivery)
+		if printed := fmt.Sprintf("%v %+v %#v %s %s", value, value, value, value, text); strings.Contains(printed, "secret") {
+			t.Error(printed)
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 type PullOptions struct {
 	// Group is "default" by default.
 	Group string
-	// Max is the largest number of deliveries: 1 by default, at most 200.
+	// Max is the largest number of deliveries, at most 200. Zero means 1.
 	Max int
 	// Wait is the time to wait for the first message, at most 30 s. Default: 20 s.
 	Wait time.Duration
@@ -22,7 +22,7 @@ type PullOptions struct {
 	NoWait bool
 	// Lease is the time for which each delivery is held, 1 s to 12 h. By default, that of the topic.
 	Lease time.Duration
-	// Consumer is the name of the worker, which `lisa-manager workers` lists.
+	// Consumer is the name of the worker, up to 100 bytes, which `lisa-manager workers` lists.
 	Consumer string
 }
 
@@ -30,12 +30,13 @@ type PullOptions struct {
 type Delivery struct {
 	ID string `json:"id"`
 	// Token is the secret with which the delivery is settled.
-	Token string `json:"token"`
+	Token string `json:"-"`
 	// Attempt is the number of this attempt, from 1.
 	Attempt int `json:"attempt"`
 	// MaxAttempts is the number of the last attempt. If it fails, the message goes to garbage (dead letters).
-	MaxAttempts int       `json:"max_attempts"`
-	DueAt       time.Time `json:"due_at"`
+	MaxAttempts int `json:"max_attempts"`
+	// DueAt is the time at which this attempt was due.
+	DueAt time.Time `json:"due_at"`
 	// Key is the ordering key, if the message has one.
 	Key string `json:"key"`
 	// Late is true if the delivery is later than the topic's max_lateness allows.
@@ -64,6 +65,12 @@ func (c *Client) Pull(ctx context.Context, topic string, options PullOptions) ([
 		return nil, err
 	}
 	b := newBody()
+	if options.Max == 0 {
+		options.Max = 1
+	}
+	if options.Max < 0 {
+		b.refuse("max: %d is negative", options.Max)
+	}
 	b.number("max", options.Max)
 	if options.Wait == 0 && !options.NoWait {
 		options.Wait = pullWait
@@ -78,7 +85,7 @@ func (c *Client) Pull(ctx context.Context, topic string, options PullOptions) ([
 	r := request{method: http.MethodPost, path: where, content: content, isToGateway: true, hasPayloads: true, wait: pullTime}
 	var deliveries []*Delivery
 	failure := c.try(ctx, r, func(text []byte) (err error) {
-		deliveries, err = c.readDeliveries(text)
+		deliveries, err = c.readDeliveries(text, options.Max)
 		return err
 	})
 	if failure != nil {
@@ -87,26 +94,30 @@ func (c *Client) Pull(ctx context.Context, topic string, options PullOptions) ([
 	return deliveries, nil
 }
 
-func (c *Client) readDeliveries(text []byte) ([]*Delivery, error) {
-	var answer struct {
-		Deliveries []struct {
-			*Delivery
-			payload
-			LeaseUntil time.Time `json:"lease_until"`
-		} `json:"deliveries"`
+func (c *Client) readDeliveries(text []byte, max int) ([]*Delivery, error) {
+	type pulled struct {
+		*Delivery
+		payload
+		Token      string    `json:"token"`
+		LeaseUntil time.Time `json:"lease_until"`
 	}
+	var answer struct {
+		Deliveries list[pulled] `json:"deliveries"`
+	}
+	answer.Deliveries.max = max
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return nil, err
 	}
-	if answer.Deliveries == nil {
+	if answer.Deliveries.items == nil {
 		return nil, errors.New("deliveries are missing")
 	}
-	deliveries := make([]*Delivery, len(answer.Deliveries))
-	for n, one := range answer.Deliveries {
+	deliveries := make([]*Delivery, len(answer.Deliveries.items))
+	for n, one := range answer.Deliveries.items {
 		if one.Delivery == nil || one.ID == "" || one.Token == "" || one.LeaseUntil.IsZero() {
 			return nil, errors.New("a field of a delivery is missing")
 		}
-		one.Payload, one.client, one.leaseUntil = one.payload.bytes(), c, one.LeaseUntil
+		one.Delivery.Token, one.Payload = one.Token, one.payload.bytes()
+		one.client, one.leaseUntil = c, one.LeaseUntil
 		deliveries[n] = one.Delivery
 	}
 	return deliveries, nil
@@ -116,6 +127,9 @@ func (c *Client) readDeliveries(text []byte) ([]*Delivery, error) {
 func (d *Delivery) String() string {
 	return fmt.Sprintf("attempt %d of %s", d.Attempt, d.ID)
 }
+
+// GoString returns the same as String.
+func (d *Delivery) GoString() string { return d.String() }
 
 // JSON parses the payload as JSON into a value, like [json.Unmarshal].
 func (d *Delivery) JSON(value any) error { return json.Unmarshal(d.Payload, value) }
@@ -188,6 +202,12 @@ type Settlement struct {
 	Token   string
 	Outcome Outcome
 }
+
+// String returns the outcome. It hides the token from logs.
+func (s Settlement) String() string { return s.Outcome.Error() }
+
+// GoString returns the same as String.
+func (s Settlement) GoString() string { return s.String() }
 
 // Settle settles a delivery by its token. A [Problem] with the code "stale" means that the lease was lost, or that the delivery is
 // settled. If the context ends before the settlement is in flight, it is not sent.

@@ -67,18 +67,30 @@ func secureProxy(r *http.Request) (*url.URL, error) {
 
 // call sends a request, and repeats it while its error is retryable.
 func (c *Client) call(ctx context.Context, r request, read func([]byte) error) error {
+	var last Error
 	for attempt := 1; ; attempt++ {
 		failure := c.try(ctx, r, read)
 		if failure == nil {
 			return nil
 		}
-		if !failure.Retryable() || attempt >= c.tries {
-			return failure
+		if ctx.Err() == nil || !errors.Is(failure, ctx.Err()) {
+			if !failure.Retryable() || attempt >= c.tries {
+				return failure
+			}
+			last = failure
 		}
 		if !pause(ctx, attempt, failure.retryAfter()) {
-			return &TransportError{Err: fmt.Errorf("%w after: %v", ctx.Err(), failure)}
+			return &TransportError{Err: noAnswer(r.method, r.path, ctx.Err(), last)}
 		}
 	}
+}
+
+// noAnswer returns the cause of a request that ended without an answer, with the failure of the try before, if there was one.
+func noAnswer(method, path string, err error, last Error) error {
+	if last == nil {
+		return fmt.Errorf("no answer to %s %s: %w", method, path, err)
+	}
+	return fmt.Errorf("no answer to %s %s: %w, after: %v", method, path, err, last)
 }
 
 // try sends a request once, and passes the text of the answer to read.
@@ -90,7 +102,7 @@ func (c *Client) try(ctx context.Context, r request, read func([]byte) error) Er
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		return &TransportError{Err: fmt.Errorf("no answer to %s %s: %w", r.method, r.path, err)}
+		return &TransportError{Err: noAnswer(r.method, r.path, err, nil)}
 	}
 	if answer.StatusCode >= 300 && answer.StatusCode < 400 {
 		return foreign(answer.StatusCode, "a redirect, which is not followed")
@@ -166,7 +178,7 @@ func (c *Client) newRequest(ctx context.Context, r request) (*http.Request, erro
 
 // readToken reads the token. While it is rotated, there may be none for a moment.
 func readToken(ctx context.Context, source func(context.Context) (string, error)) (string, error) {
-	token, err := source(ctx)
+	token, err := callSource(ctx, source)
 	if err != nil {
 		return "", fmt.Errorf("cannot read the token: %w", err)
 	}
@@ -175,6 +187,28 @@ func readToken(ctx context.Context, source func(context.Context) (string, error)
 		return "", errors.New("cannot read the token: it is empty, or has invalid characters")
 	}
 	return token, nil
+}
+
+// callSource calls a source of tokens. It returns an error if the context ends first, or if the source panics or ends its goroutine.
+func callSource(ctx context.Context, source func(context.Context) (string, error)) (string, error) {
+	var token string
+	err := errors.New("its source did not return")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if panicked := recover(); panicked != nil {
+				err = fmt.Errorf("panic: %v", panicked)
+			}
+		}()
+		token, err = source(ctx)
+	}()
+	select {
+	case <-done:
+		return token, err
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
 }
 
 func isToken(text string) bool {

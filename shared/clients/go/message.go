@@ -2,6 +2,7 @@ package lisarelay
 
 import (
 	"crypto/rand"
+	"encoding/base64"
 	"fmt"
 	"strings"
 	"time"
@@ -20,11 +21,13 @@ type SendOptions struct {
 	Key string
 	// MergeKey is the merge key, up to 256 bytes.
 	MergeKey string
+	// Priority is the priority. Of the messages that are due, the one with the highest number is delivered first. It may
+	// be any number from -2147483648 to 2147483647.
 	Priority int32
 	// TTL is the time after the due time at which it expires. Set TTL or ExpiresAt, or neither.
 	TTL       time.Duration
 	ExpiresAt time.Time
-	// MaxAttempts is the number of attempts before it goes to garbage (dead letters), up to 1000.
+	// MaxAttempts is the number of attempts before it goes to garbage (dead letters), up to 1000. Zero means that of the topic.
 	MaxAttempts int
 	// Retry is the retry policy, with the keys of the configuration: {"kind": "fixed", "delay": "5s"}.
 	Retry map[string]any
@@ -178,11 +181,27 @@ func (b *body) payload(payload any, headers map[string]string) {
 }
 
 func (b *body) bytes(payload []byte) {
-	if utf8.Valid(payload) {
+	if utf8.Valid(payload) && jsonLength(payload) <= base64.StdEncoding.EncodedLen(len(payload))+len(`""`) {
 		b.fields["payload_text"] = string(payload)
 	} else {
 		b.fields["payload_base64"] = payload
 	}
+}
+
+// jsonLength returns the length of a text as JSON, with quotes. Control characters take up to six bytes each.
+func jsonLength(text []byte) int {
+	length := len(`""`)
+	for _, r := range string(text) {
+		switch {
+		case strings.ContainsRune("\"\\\n\r\t", r):
+			length += len(`\n`)
+		case r < ' ' || r == '\u2028' || r == '\u2029':
+			length += len(`\u0000`)
+		default:
+			length += utf8.RuneLen(r)
+		}
+	}
+	return length
 }
 
 // newID returns a UUID of version 7, whose first part is the time.

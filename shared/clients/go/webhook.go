@@ -25,8 +25,11 @@ var ErrInvalidSignature = errors.New("lisarelay: invalid signature")
 // header.
 //
 // It returns an error that is [ErrInvalidSignature] if no signature matches, or if the request is more than 5 minutes old or early,
-// and an [*ArgumentError] for an invalid secret.
+// and an [*ArgumentError] for an invalid secret, or for none.
 func VerifyWebhook(header http.Header, body []byte, secrets ...string) (id string, err error) {
+	if len(secrets) == 0 {
+		return "", wrong("secrets: there are none")
+	}
 	keys := make([][]byte, len(secrets))
 	for n, secret := range secrets {
 		if keys[n], err = keyOf(secret); err != nil {

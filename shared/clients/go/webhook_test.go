@@ -70,6 +70,10 @@ func TestAnOldRequestCannotGetANewTimeFromItsBody(t *testing.T) {
 }
 
 func TestAWrongSecretIsAWrongArgument(t *testing.T) {
+	var none *ArgumentError
+	if _, err := VerifyWebhook(signed("id", now(0), ""), nil); !errors.As(err, &none) {
+		t.Error(err)
+	}
 	for _, wrong := range []string{"", "whsec_", "whsec_???", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"} {
 		var argument *ArgumentError
 		if _, err := VerifyWebhook(signed("id", now(0), ""), nil, wrong); !errors.As(err, &argument) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -14,6 +15,10 @@ import (
 const (
 	defaultGroup = "default"
 	defaultLease = time.Minute
+	minLease     = time.Second
+	maxLease     = 12 * time.Hour
+	// The most bytes of the name of a worker.
+	maxConsumer = 100
 	// The most messages of a pull, the most pulls in flight, and the time that they wait.
 	maxPull  = 200
 	maxPulls = 2
@@ -21,8 +26,14 @@ const (
 	grace = 30 * time.Second
 )
 
+var (
+	topicPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$`)
+	groupPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+)
+
 // Handler handles a delivery. Nil acknowledges it. An [Outcome], which may be wrapped, settles it accordingly. Any other error, and a
-// panic, is a failed attempt. A handler may also settle its delivery itself.
+// panic, is a failed attempt, which is logged. A returned outcome is not logged, not even a [Retry]. A handler may also settle its
+// delivery itself: then its result is ignored, but an error is logged.
 //
 // The context ends when the lease is lost, because another worker may have the message then. It does not end when the worker is
 // stopped. It has the values of the context of [Client.Work].
@@ -32,12 +43,12 @@ type Handler func(ctx context.Context, delivery *Delivery) error
 type WorkOptions struct {
 	// Group is "default" by default.
 	Group string
-	// Concurrency is the number of handlers that run at the same time: 1 by default.
+	// Concurrency is the number of handlers that run at the same time. Zero means 1.
 	Concurrency int
 	// Lease is the lease of each delivery, 1 s to 12 h. It is extended while a handler runs. The messages of a killed worker are
-	// delivered again after at most that time. 1 minute by default.
+	// delivered again after at most that time. Zero means 1 minute.
 	Lease time.Duration
-	// Consumer is the name of the worker, which `lisa-manager workers` lists.
+	// Consumer is the name of the worker, up to 100 bytes, which `lisa-manager workers` lists.
 	Consumer string
 	// Log receives failures: failed attempts, pulls, extensions and settlements, and lost leases. It must be safe for concurrent use.
 	// By default, they go to the standard logger of the package log.
@@ -45,7 +56,8 @@ type WorkOptions struct {
 }
 
 // Work pulls messages and runs a handler for each, until the context ends. Then it pulls no more, waits for the running handlers,
-// sends their outcomes, and returns nil.
+// sends their outcomes, and returns nil. An outcome that fails is repeated for at most 30 s after the stop, or after the end of its
+// handler if that is later.
 //
 // It never holds more messages than it has handlers, and sends outcomes in batches while the next messages are pulled. It repeats a
 // pull that fails with a retryable error. It returns any other error after its handlers have ended, and an [*ArgumentError] for
@@ -69,20 +81,23 @@ func (c *Client) Work(ctx context.Context, topic string, handler Handler, option
 
 func (o WorkOptions) check(topic string, handler Handler) error {
 	b := newBody()
-	if _, err := path(topic); err != nil {
-		b.refuse("topic: %q is not the name of a topic", topic)
-	}
+	b.name("topic", topic, topicPattern)
 	if handler == nil {
 		b.refuse("handler: is nil")
 	}
-	if o.Group == "." || o.Group == ".." {
-		b.refuse("Group: %q is not the name of a group", o.Group)
+	if o.Group != "" {
+		b.name("Group", o.Group, groupPattern)
 	}
 	if o.Concurrency < 0 {
 		b.refuse("Concurrency: %d is negative", o.Concurrency)
 	}
-	b.duration("Lease", o.Lease)
+	if o.Lease != 0 && (o.Lease < minLease || o.Lease > maxLease) {
+		b.refuse("Lease: %v is not in 1 s to 12 h", o.Lease)
+	}
 	b.text("Consumer", o.Consumer)
+	if len(o.Consumer) > maxConsumer {
+		b.refuse("Consumer: is longer than %d bytes", maxConsumer)
+	}
 	return b.err()
 }
 

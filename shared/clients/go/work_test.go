@@ -61,7 +61,7 @@ func (g *gateway) work(t *testing.T, handle Handler) (outcome map[string]any, lo
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	var mu sync.Mutex
-	options := WorkOptions{Lease: 300 * time.Millisecond, Log: func(text string, err error) {
+	options := WorkOptions{Lease: minLease, Log: func(text string, err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		logged += fmt.Sprintln(text, err)
@@ -131,7 +131,7 @@ func TestAHandlerMaySettleItsDelivery(t *testing.T) {
 func TestAStopDoesNotEndTheContextOfAHandler(t *testing.T) {
 	outcome, _ := (&gateway{extension: `{"outcome": "extended", "lease_until": "2026-01-01T00:02:00Z"}`}).work(t, func(ctx context.Context, d *Delivery) error {
 		// Longer than the lease.
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(1200 * time.Millisecond)
 		if d.LeaseUntil().Minute() != 2 {
 			t.Error(d.LeaseUntil())
 		}
@@ -154,7 +154,7 @@ func TestALostLeaseEndsTheContextOfAHandler(t *testing.T) {
 
 func TestAFailedExtensionDoesNotEndAHandler(t *testing.T) {
 	outcome, logged := (&gateway{extension: `{"error": {"status": 422, "code": "invalid"}}`}).work(t, func(ctx context.Context, d *Delivery) error {
-		time.Sleep(250 * time.Millisecond)
+		time.Sleep(700 * time.Millisecond)
 		return ctx.Err()
 	})
 	if outcome["ack"] != true || !strings.Contains(logged, "cannot extend the lease") {
@@ -164,7 +164,7 @@ func TestAFailedExtensionDoesNotEndAHandler(t *testing.T) {
 
 func TestAllWrongArgumentsAreOneError(t *testing.T) {
 	c := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("a request") }, Options{})
-	err := c.Work(context.Background(), "", nil, WorkOptions{Group: "..", Concurrency: -1, Lease: -1, Consumer: "\xff"})
+	err := c.Work(context.Background(), "a b", nil, WorkOptions{Group: "A", Concurrency: -1, Lease: 1, Consumer: strings.Repeat("x", 101)})
 	var argument *ArgumentError
 	if !errors.As(err, &argument) {
 		t.Fatal(err)
@@ -173,5 +173,9 @@ func TestAllWrongArgumentsAreOneError(t *testing.T) {
 		if !strings.Contains(err.Error(), name+": ") {
 			t.Error(name, err)
 		}
+	}
+	_, err = c.Get(context.Background(), "", "")
+	if !errors.As(err, &argument) || !strings.Contains(err.Error(), "topic: ") || !strings.Contains(err.Error(), "id: ") {
+		t.Error(err)
 	}
 }
