@@ -36,8 +36,11 @@ final class Answers {
                 body.containsKey("in_garbage") ? list(body, "in_garbage").stream().map(String.class::cast).toList() : List.of());
     }
 
-    static List<Delivery> deliveries(Lisa lisa, Object answer) {
-        return list(object(answer), "deliveries").stream().map(one -> new Delivery(lisa, object(one))).toList();
+    /** Reads the deliveries of a pull. A worker has no handlers for more. */
+    static List<Delivery> deliveries(Lisa lisa, Object answer, int max) {
+        List<?> deliveries = list(object(answer), "deliveries");
+        if (deliveries.size() > max) throw new IllegalArgumentException(deliveries.size() + " deliveries for a pull of " + max);
+        return deliveries.stream().map(one -> new Delivery(lisa, object(one))).toList();
     }
 
     /** Reads the results of a batch. */

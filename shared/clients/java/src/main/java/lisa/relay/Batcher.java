@@ -44,11 +44,10 @@ final class Batcher<T> {
     }
 
     private synchronized void push(List<Call<T>> calls) {
-        waiting.addAll(calls);
-        if (isScheduled) return;
-        // In another thread, so that what others add at this moment is sent together.
+        // In another thread, so that what others add at this moment is sent together. If there is none, it throws.
+        if (!isScheduled) Threads.POOL.execute(this::flush);
         isScheduled = true;
-        CompletableFuture.runAsync(this::flush);
+        waiting.addAll(calls);
     }
 
     private void flush() {
@@ -63,20 +62,21 @@ final class Batcher<T> {
     private synchronized List<Call<T>> take() {
         isScheduled = false;
         if (waiting.isEmpty() || inFlight == MAX_IN_FLIGHT) return List.of();
-        inFlight++;
         int count = Item.fitting(waiting.stream().map(Call::item)::iterator);
-        return Stream.generate(waiting::remove).limit(count).toList();
+        List<Call<T>> calls = Stream.generate(waiting::remove).limit(count).toList();
+        inFlight++;
+        return calls;
     }
 
     private void send(List<Call<T>> calls) {
-        attempt.send(calls.stream().map(Call::item).toList()).whenComplete((results, error) -> {
+        Values.begin(() -> attempt.send(calls.stream().map(Call::item).toList())).whenComplete((results, error) -> {
             synchronized (this) {
                 inFlight--;
             }
             flush();
             if (error == null) conclude(calls, results);
             else if (error instanceof LisaException failed) conclude(calls, each(failed, calls.size()));
-            else calls.forEach(call -> call.result.completeExceptionally(error));
+            else fail(calls, error);
         });
     }
 
@@ -90,7 +90,15 @@ final class Batcher<T> {
             else again.add(call);
         }
         if (again.isEmpty()) return;
-        Values.pause(again.get(0).item.failures(), longestAfter(results)).thenRun(() -> push(again));
+        Values.begin(() -> Values.pause(again.get(0).item.failures(), longestAfter(results)))
+                .thenRun(() -> push(again))
+                .whenComplete((done, error) -> {
+                    if (error != null) fail(again, error);
+                });
+    }
+
+    private void fail(List<Call<T>> calls, Throwable error) {
+        calls.forEach(call -> call.result.completeExceptionally(error));
     }
 
     /**

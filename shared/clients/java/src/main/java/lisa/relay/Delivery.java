@@ -240,7 +240,7 @@ public final class Delivery {
     }
 
     CompletableFuture<Ended> settleAsync(Outcome outcome) {
-        return Values.after(lisa.settleAsync(token, outcome), (ended, error) -> {
+        return Values.after(Values.begin(() -> lisa.settleAsync(token, outcome)), (ended, error) -> {
             if (ended != null || (error instanceof ProblemException problem && problem.isStale())) isSettled = true;
         });
     }
@@ -267,7 +267,7 @@ public final class Delivery {
     }
 
     CompletableFuture<Ended> extendAsync(Duration lease) {
-        return Values.after(lisa.extendAsync(token, lease), (ended, error) -> {
+        return Values.after(Values.begin(() -> lisa.extendAsync(token, lease)), (ended, error) -> {
             if (ended != null && ended.leaseUntil() != null) leaseUntil = ended.leaseUntil();
         });
     }

@@ -1,16 +1,20 @@
 package lisa.relay;
 
+import java.net.ConnectException;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpHeaders;
 import java.net.http.HttpRequest;
 import java.net.http.HttpRequest.BodyPublishers;
 import java.net.http.HttpResponse;
+import java.nio.channels.UnresolvedAddressException;
 import java.time.Duration;
 import java.util.Map;
 import java.util.concurrent.Callable;
+import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeoutException;
 import java.util.function.Function;
 import java.util.regex.Pattern;
 
@@ -39,9 +43,11 @@ final class Http {
             return hasPayloads ? MAX_PAYLOADS : MAX_ANSWER;
         }
 
-        @Override
-        public String toString() {
-            return method + " " + URI.create(url).getRawPath();
+        /** Says that there is no answer, without a token. */
+        String unanswered(Throwable error) {
+            URI uri = URI.create(url);
+            int port = uri.getPort() >= 0 ? uri.getPort() : uri.getScheme().equalsIgnoreCase("https") ? 443 : 80;
+            return "no answer from " + uri.getHost() + ":" + port + " to " + method + " " + uri.getRawPath() + ": " + reason(error);
         }
     }
 
@@ -60,32 +66,56 @@ final class Http {
 
     /**
      * Sends a request once. The future has the value that {@code read} returns, or a LisaException. If {@code stop} completes
-     * first, the connection is closed. It is completed in any case.
+     * first, the connection is closed. It is completed in any case. Throws nothing.
      */
     <T> CompletableFuture<T> exchange(Request request, Function<Object, T> read, CompletableFuture<Void> stop) {
         CompletableFuture<T> result = new CompletableFuture<>();
-        CompletableFuture<HttpResponse<byte[]>> exchange;
-        try {
-            exchange = client.sendAsync(withHeaders(request), answer -> new BoundedBody(answer.headers(), request.limit()));
-        } catch (LisaException error) {
-            stop.complete(null);
-            return CompletableFuture.failedFuture(error);
-        }
-        stop.orTimeout(timeout.plus(request.serverWait).toNanos(), TimeUnit.NANOSECONDS).whenComplete((done, late) -> {
-            // To cancel calls back, which must not block the thread of all timers.
-            if (!exchange.isDone()) CompletableFuture.runAsync(() -> exchange.cancel(true));
-        });
-        exchange.whenComplete((answer, error) -> {
-            boolean isLate = stop.isCompletedExceptionally();
+        CompletableFuture<HttpResponse<byte[]>> exchange = new CompletableFuture<>();
+        exchange.whenCompleteAsync((answer, error) -> {
             stop.complete(null);
             try {
-                if (error != null) throw new TransportException("no answer to " + request + ": " + (isLate ? "timeout" : error), error);
+                if (error instanceof LisaException failed) throw failed;
+                if (error != null) throw new TransportException(request.unanswered(error), error);
                 result.complete(read(answer, read));
             } catch (Throwable failed) {
                 result.completeExceptionally(failed);
             }
-        });
+        }, Threads.POOL);
+        try {
+            // The answer of sendAsync would need a thread of the common pool.
+            Future<?> sending = Threads.POOL.submit(() -> send(request, exchange));
+            Future<?> limit = Threads.later(timeout.plus(request.serverWait), () -> stop.completeExceptionally(new TimeoutException("timeout")));
+            stop.whenComplete((done, late) -> {
+                limit.cancel(false);
+                exchange.completeExceptionally(late == null ? new CancellationException("it was stopped") : late);
+                // Closes the connection, unless the answer is complete.
+                sending.cancel(true);
+            });
+        } catch (Throwable error) {
+            // Such as no memory for a thread.
+            result.completeExceptionally(new TransportException(request.unanswered(error), error));
+            stop.complete(null);
+        }
         return result;
+    }
+
+    private void send(Request request, CompletableFuture<HttpResponse<byte[]>> exchange) {
+        try {
+            exchange.complete(client.send(withHeaders(request), answer -> new BoundedBody(answer.headers(), request.limit())));
+        } catch (Throwable error) {
+            exchange.completeExceptionally(error);
+        }
+    }
+
+    /** Returns why there is no answer. The HTTP client wraps the reason in errors without a text. */
+    private static String reason(Throwable error) {
+        String text = error.getMessage();
+        for (Throwable cause = error; cause != null; cause = cause.getCause()) {
+            if (cause instanceof UnresolvedAddressException) return "unknown host";
+            if (text == null) text = cause.getMessage();
+        }
+        if (text != null) return text;
+        return error instanceof ConnectException ? "connection refused" : error.toString();
     }
 
     private HttpRequest withHeaders(Request request) {
@@ -104,7 +134,7 @@ final class Http {
         String text;
         try {
             text = token.call();
-        } catch (Exception error) {
+        } catch (Throwable error) {
             throw new TransportException("cannot read the token: " + error, error);
         }
         if (isToken(text)) return text.strip();

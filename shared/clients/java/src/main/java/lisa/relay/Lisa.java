@@ -270,8 +270,9 @@ public final class Lisa {
     CompletableFuture<List<Delivery>> pullAsync(String topic, PullOptions options, CompletableFuture<Void> stop) {
         String group = Values.required("options", options).group();
         String url = gateway + Values.path("topics", Values.text("topic", topic), "groups", group, "pull");
+        int max = options.max();
         Http.Request request = new Http.Request("POST", url, Json.encode(Json.write(options.values())), null, true, PULL_WAIT);
-        return http.exchange(request, answer -> Answers.deliveries(this, answer), stop);
+        return http.exchange(request, answer -> Answers.deliveries(this, answer, max), stop);
     }
 
     /**
@@ -430,13 +431,29 @@ public final class Lisa {
 
     private static String checkUrl(String name, String url) {
         String text = Values.text(name, url).replaceFirst("/+$", "");
+        String problem = problemOf(text);
+        if (problem == null) return text;
+        // The user info may be a secret.
+        throw new IllegalArgumentException(name + ": \"" + text.replaceFirst("^(https?://)?.*@", "$1…@") + "\" " + problem);
+    }
+
+    /** Returns what is wrong with a URL, or null. */
+    private static String problemOf(String url) {
+        URI uri;
         try {
-            URI uri = new URI(text);
-            boolean isHttp = "http".equalsIgnoreCase(uri.getScheme()) || "https".equalsIgnoreCase(uri.getScheme());
-            if (isHttp && uri.getHost() != null && uri.getRawQuery() == null && uri.getRawFragment() == null) return text;
-        } catch (URISyntaxException notAUrl) {
-            // The error below says so.
+            uri = new URI(url);
+        } catch (URISyntaxException error) {
+            return "is not a URL";
         }
-        throw new IllegalArgumentException(name + ": is not a URL with http or https, a host and a path");
+        if (!"http".equalsIgnoreCase(uri.getScheme()) && !"https".equalsIgnoreCase(uri.getScheme())) return "has neither http nor https";
+        String authority = uri.getRawAuthority();
+        if (authority == null) return "has no host";
+        if (authority.contains("@")) return "has a user, which is not allowed: set a token";
+        if (uri.getRawQuery() != null) return "has a query, which is not allowed";
+        if (uri.getRawFragment() != null) return "has a fragment, which is not allowed";
+        if (uri.getHost() == null && authority.contains("_")) return "has an underscore in its host, which the HTTP client of the JDK refuses";
+        if (uri.getHost() == null) return "has no valid host";
+        if (uri.getPort() == 0 || uri.getPort() > 65535) return "has a port that is not 1 to 65535";
+        return null;
     }
 }

@@ -29,6 +29,10 @@ public final class PullOptions {
         return values;
     }
 
+    int max() {
+        return (int) values.getOrDefault("max", 1);
+    }
+
     /**
      * Sets the group.
      *

@@ -77,9 +77,9 @@ public final class SendOptions {
     }
 
     /**
-     * Sets the priority.
+     * Sets the priority. Of the messages that are due, the one with the highest number is delivered first.
      *
-     * @param priority the priority
+     * @param priority any int; by default 0
      * @return the options
      */
     public SendOptions priority(int priority) {

@@ -15,8 +15,9 @@ import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ThreadLocalRandom;
-import java.util.concurrent.TimeUnit;
 import java.util.function.BiConsumer;
+import java.util.function.Supplier;
+import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 
 /** Checks arguments, and converts them to the texts of the HTTP interface. Errors name the argument. */
@@ -35,6 +36,12 @@ final class Values {
     static String text(String name, String text) {
         if (required(name, text).isEmpty()) throw new IllegalArgumentException(name + ": is empty");
         return sendable(name, text);
+    }
+
+    /** Checks a name of Lisa. */
+    static void name(String name, String text, Pattern allowed) {
+        if (allowed.matcher(required(name, text)).matches()) return;
+        throw new IllegalArgumentException(name + ": \"" + text + "\" is not a name: allowed is " + allowed);
     }
 
     /** Returns a text that can be sent, and may be empty. */
@@ -104,7 +111,18 @@ final class Values {
         long backoff = Math.min(8000, 125L << Math.min(failures, 6));
         long asked = Math.min(retryAfter.toMillis(), MAX_RETRY_AFTER.toMillis());
         long pause = (long) (Math.max(backoff, asked) * ThreadLocalRandom.current().nextDouble(1, 1.25));
-        return new CompletableFuture<Void>().completeOnTimeout(null, pause, TimeUnit.MILLISECONDS);
+        CompletableFuture<Void> end = new CompletableFuture<>();
+        Threads.later(Duration.ofMillis(pause), () -> end.complete(null));
+        return end;
+    }
+
+    /** Returns the future of a call. If the call throws, it has failed. */
+    static <T> CompletableFuture<T> begin(Supplier<CompletableFuture<T>> call) {
+        try {
+            return call.get();
+        } catch (Throwable error) {
+            return CompletableFuture.failedFuture(error);
+        }
     }
 
     /** Returns a future that completes in the same way, with the same error, after an action. */

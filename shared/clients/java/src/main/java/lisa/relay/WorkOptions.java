@@ -10,7 +10,8 @@ import java.util.function.BiConsumer;
  * @param group the name of the group; by default {@code default}
  * @param concurrency the maximum number of handlers that run at the same time, at least 1; by default 1
  * @param lease the lease, which is extended while a handler runs: 1 s to 12 h; by default 1 minute
- * @param consumer the name of the worker, which {@code lisa-manager workers} lists, or null
+ * @param consumer the name of the worker, which {@code lisa-manager workers} lists: 1 to 100 bytes of UTF-8 without control
+ *     characters, or null
  * @param executor runs the handlers. By default, each has a virtual thread on JDK 21 or newer, or one of {@code concurrency}
  *     threads. A smaller one delays handlers while their leases are extended
  * @param log receives failures: failed attempts, pulls, extensions and settlements, and lost leases. It must not block. By
@@ -18,17 +19,9 @@ import java.util.function.BiConsumer;
  */
 public record WorkOptions(
         String group, int concurrency, Duration lease, String consumer, Executor executor, BiConsumer<String, Throwable> log) {
-    private static final System.Logger LOGGER = System.getLogger("lisa.relay");
-
     /** Creates options with the defaults. */
     public WorkOptions() {
-        this("default", 1, Duration.ofMinutes(1), null, null, WorkOptions::warn);
-    }
-
-    private static void warn(String text, Throwable error) {
-        // The stack of an error of the client says nothing.
-        boolean isOwn = error instanceof LisaException;
-        LOGGER.log(System.Logger.Level.WARNING, text + ": " + error, isOwn ? null : error);
+        this("default", 1, Duration.ofMinutes(1), null, null, Worker::warn);
     }
 
     /**

@@ -12,6 +12,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.regex.Pattern;
 
 /**
  * Pulls messages and runs a handler for each. It acknowledges a message when the handler returns null, and reports a failed attempt
@@ -21,10 +22,17 @@ import java.util.concurrent.atomic.AtomicInteger;
  * handled: up to {@code concurrency} outcomes may be in flight.
  */
 public final class Worker implements Runnable, AutoCloseable {
+    private static final System.Logger LOGGER = System.getLogger("lisa.relay");
     private static final int MAX_PULL = 200;
     private static final int MAX_PULLS = 2;
     /** The time after a stop for which outcomes are repeated, in milliseconds. */
     private static final long GRACE = 30_000;
+    // The rules of Lisa.
+    private static final Pattern TOPIC = Pattern.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,79}");
+    private static final Pattern GROUP = Pattern.compile("[a-z0-9][a-z0-9_-]{0,63}");
+    private static final Duration MIN_LEASE = Duration.ofSeconds(1);
+    private static final Duration MAX_LEASE = Duration.ofHours(12);
+    private static final int MAX_CONSUMER = 100;
 
     private final Lisa lisa;
     private final String topic;
@@ -76,15 +84,25 @@ public final class Worker implements Runnable, AutoCloseable {
     /** Throws one error for all wrong arguments. Later, they would count as failed attempts of messages. */
     private static void check(String topic, Handler handler, WorkOptions options) {
         List<String> problems = new ArrayList<>();
-        check(problems, () -> Values.text("topic", topic));
+        check(problems, () -> Values.name("topic", topic, TOPIC));
         check(problems, () -> Values.required("handler", handler));
-        check(problems, () -> Values.text("group", options.group()));
+        check(problems, () -> Values.name("group", options.group(), GROUP));
         if (options.concurrency() < 1) problems.add("concurrency: " + options.concurrency() + " is less than 1");
-        check(problems, () -> Values.duration("lease", options.lease()));
-        if (Duration.ZERO.equals(options.lease())) problems.add("lease: must be longer than zero");
-        if (options.consumer() != null) check(problems, () -> Values.text("consumer", options.consumer()));
+        check(problems, () -> checkLease(options.lease()));
+        if (options.consumer() != null) check(problems, () -> checkConsumer(options.consumer()));
         check(problems, () -> Values.required("log", options.log()));
         if (!problems.isEmpty()) throw new IllegalArgumentException(String.join("; ", problems));
+    }
+
+    private static void checkLease(Duration lease) {
+        boolean isAllowed = Values.required("lease", lease).compareTo(MIN_LEASE) >= 0 && lease.compareTo(MAX_LEASE) <= 0;
+        if (!isAllowed) throw new IllegalArgumentException("lease: " + lease + " is not 1 s to 12 h");
+    }
+
+    private static void checkConsumer(String consumer) {
+        int size = Json.encode(Values.text("consumer", consumer)).length;
+        boolean isAllowed = size <= MAX_CONSUMER && consumer.chars().noneMatch(Character::isISOControl);
+        if (!isAllowed) throw new IllegalArgumentException("consumer: is not 1 to 100 bytes without control characters");
     }
 
     private static void check(List<String> problems, Runnable check) {
@@ -114,11 +132,14 @@ public final class Worker implements Runnable, AutoCloseable {
                 try {
                     int max = awaitWanted();
                     if (max > 0) pull(max);
+                    extendThoseDue();
                 } catch (InterruptedException error) {
                     isInterrupted = true;
                     stop();
+                } catch (Throwable error) {
+                    // Such as no memory. The running handlers continue.
+                    end(unchecked(error));
                 }
-                extendThoseDue();
             }
         } finally {
             if (own != null) own.shutdown();
@@ -218,7 +239,7 @@ public final class Worker implements Runnable, AutoCloseable {
     private void pull(int max) {
         CompletableFuture<Void> stop = new CompletableFuture<>();
         beginPull(stop, max);
-        lisa.pullAsync(topic, pullOptions.max(max), stop).whenComplete((deliveries, error) -> {
+        Values.begin(() -> lisa.pullAsync(topic, pullOptions.max(max), stop)).whenComplete((deliveries, error) -> {
             if (error != null) {
                 failPull(stop, max, error);
                 return;
@@ -243,15 +264,18 @@ public final class Worker implements Runnable, AutoCloseable {
     }
 
     private void failPull(CompletableFuture<Void> pull, int max, Throwable error) {
-        if (!isStopped() && error instanceof LisaException failed && failed.isRetryable()) {
-            log("cannot pull; retrying", error);
-            CompletableFuture<Void> pause = Values.pause(failures.incrementAndGet(), failed.retryAfter());
-            beginPull(pause, max);
-            pause.thenRunAsync(() -> endPull(pause, max, List.of()));
-        } else if (!isStopped()) {
-            end(unchecked(error));
+        try {
+            if (!isStopped() && error instanceof LisaException failed && failed.isRetryable()) {
+                log("cannot pull; retrying", error);
+                CompletableFuture<Void> pause = Values.pause(failures.incrementAndGet(), failed.retryAfter());
+                beginPull(pause, max);
+                pause.thenRun(() -> endPull(pause, max, List.of()));
+            } else if (!isStopped()) {
+                end(unchecked(error));
+            }
+        } finally {
+            endPull(pull, max, List.of());
         }
-        endPull(pull, max, List.of());
     }
 
     private synchronized boolean isStopped() {
@@ -306,7 +330,7 @@ public final class Worker implements Runnable, AutoCloseable {
             }
             if (error instanceof LisaException failed && failed.isRetryable() && now() < Math.min(one.extendedAt + lease, repeatUntil)) {
                 log("cannot settle " + id + "; retrying", error);
-                Values.pause(3, failed.retryAfter()).thenRunAsync(() -> settle(one, outcome, isCorrection));
+                Values.pause(3, failed.retryAfter()).thenRun(() -> settle(one, outcome, isCorrection));
                 return;
             }
             if (isStale(error)) {
@@ -353,9 +377,16 @@ public final class Worker implements Runnable, AutoCloseable {
     private void log(String text, Throwable error) {
         try {
             options.log().accept(text, error);
-        } catch (RuntimeException ignored) {
+        } catch (Throwable ignored) {
             // The work continues without a log.
         }
+    }
+
+    /** The default log. It is here because the logger names its caller. */
+    static void warn(String text, Throwable error) {
+        // The stack of an error of the client says nothing.
+        boolean isOwn = error instanceof LisaException;
+        LOGGER.log(System.Logger.Level.WARNING, text + ": " + error, isOwn ? null : error);
     }
 
     private ExecutorService newExecutor() {
@@ -378,7 +409,7 @@ public final class Worker implements Runnable, AutoCloseable {
     private static String textOf(Throwable error) {
         try {
             return error.toString();
-        } catch (RuntimeException failed) {
+        } catch (Throwable failed) {
             return "an error that has no text";
         }
     }

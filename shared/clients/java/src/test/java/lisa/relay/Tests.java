@@ -3,6 +3,7 @@ package lisa.relay;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
+import java.net.ConnectException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
@@ -24,15 +25,19 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executors;
+import java.util.concurrent.ForkJoinPool;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import javax.crypto.Mac;
 import javax.crypto.spec.SecretKeySpec;
 
 /** Tests what the contract suite cannot. */
 final class Tests {
     private static final String SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    private static final String DELIVERY = "{\"id\":\"a\",\"token\":\"t\",\"attempt\":1,\"max_attempts\":2,\"payload\":\"\",\"headers\":{},"
+            + "\"due_at\":\"2026-01-01T00:00:00Z\",\"lease_until\":\"2026-01-01T00:00:00Z\"}";
 
     private Tests() {}
 
@@ -48,6 +53,10 @@ final class Tests {
         anInterruptClosesThePull();
         aTimeLimitBoundsTheBody();
         aRejectedHandlerIsNoFailedAttempt();
+        anErrorOfTheTokenFailsOnlyItsRequest();
+        aBusyCommonPoolDelaysNothing();
+        morePulledThanAskedForIsNoAnswer();
+        connectionErrorsNameTheAddress();
         System.out.println("ok");
         System.exit(0);
     }
@@ -134,6 +143,9 @@ final class Tests {
         for (String name : List.of("topic", "handler", "group", "concurrency", "lease", "consumer", "log")) {
             if (!error.getMessage().contains(name + ": ")) throw new AssertionError(error.getMessage());
         }
+        WorkOptions named = new WorkOptions().group("Billing").lease(Duration.ofMillis(999)).consumer("x".repeat(101));
+        String text = fails(() -> lisa.worker("a b", delivery -> null, named), "").getMessage();
+        same(List.of(text.split("; ")).stream().map(one -> one.split(":")[0]).toList(), List.of("topic", "group", "lease", "consumer"));
         fails(() -> lisa.worker("orders", delivery -> null, null), "options: ");
         Worker stopped = lisa.worker("orders", delivery -> null, new WorkOptions());
         stopped.close();
@@ -143,7 +155,10 @@ final class Tests {
     private static void wrongArguments() {
         Lisa lisa = new Lisa("http://127.0.0.1:1");
         fails(() -> new Lisa("localhost:7812"), "url: ");
-        fails(() -> new Lisa("http://a", new LisaOptions().gateway("ftp://b")), "gateway: ");
+        fails(() -> new Lisa("http://a", new LisaOptions().gateway("ftp://b")), "gateway: \"ftp://b\" has neither http nor https");
+        Map<String, String> urls = Map.of("http://a?b", "query", "http://a#b", "fragment", "http://u:p@a", "http://…@a", "http://a_b:1",
+                "underscore", "http://a:65536", "port", "http://", "is not a URL", "http:///a", "has no host");
+        urls.forEach((url, part) -> fails(() -> new Lisa(url), part));
         fails(() -> new LisaOptions().token("a\nb"), "token: ");
         fails(() -> new LisaOptions().timeout(Duration.ZERO), "timeout: ");
         fails(() -> lisa.send("orders", "\ud83d"), "payload: ");
@@ -236,8 +251,7 @@ final class Tests {
             boolean isPull = exchange.getRequestURI().getPath().endsWith("/pull");
             if (!isPull) settled.add(body);
             answer(exchange, 200, isPull
-                    ? "{\"deliveries\":[{\"id\":\"a\",\"token\":\"t\",\"attempt\":1,\"max_attempts\":2,\"payload\":\"\",\"headers\":{},"
-                            + "\"due_at\":\"2026-01-01T00:00:00Z\",\"lease_until\":\"2026-01-01T00:00:00Z\"}]}"
+                    ? "{\"deliveries\":[" + DELIVERY + "]}"
                     : "[{\"outcome\":\"deferred\"}]");
         });
         Lisa lisa = new Lisa(url(server));
@@ -250,6 +264,65 @@ final class Tests {
             same(settled, List.of("[{\"token\":\"t\",\"defer\":{\"after\":\"0ms\"}}]"));
         }
         server.stop(0);
+    }
+
+    private static void anErrorOfTheTokenFailsOnlyItsRequest() throws Exception {
+        HttpServer server = serve(exchange -> answer(exchange, 200, "[{\"id\":\"a\",\"outcome\":\"ready\"}]"));
+        AtomicInteger calls = new AtomicInteger();
+        Lisa lisa = new Lisa(url(server), new LisaOptions().tries(1).token(() -> {
+            if (calls.incrementAndGet() <= 3) throw new NoClassDefFoundError("x");
+            return "token";
+        }));
+        for (int n = 0; n < 3; n++) {
+            Throwable error = errorOf(lisa.sendAsync("orders", "x", new SendOptions()));
+            same(error.getClass(), TransportException.class);
+            same(error.getMessage(), "cannot read the token: java.lang.NoClassDefFoundError: x");
+        }
+        same(lisa.sendAsync("orders", "x", new SendOptions()).get(10, TimeUnit.SECONDS).outcome(), "ready");
+        server.stop(0);
+
+        // A worker repeats its pull.
+        CountDownLatch pulls = new CountDownLatch(2);
+        Lisa broken = new Lisa(url(server), new LisaOptions().token(() -> {
+            pulls.countDown();
+            throw new StackOverflowError();
+        }));
+        Worker worker = broken.worker("orders", delivery -> null, new WorkOptions().log((text, error) -> {})).start();
+        same(pulls.await(10, TimeUnit.SECONDS), true);
+        worker.close();
+        same(worker.isRunning(), false);
+    }
+
+    private static void aBusyCommonPoolDelaysNothing() throws Exception {
+        CountDownLatch done = new CountDownLatch(1);
+        for (int n = 0; n < ForkJoinPool.getCommonPoolParallelism(); n++) ForkJoinPool.commonPool().execute(() -> await(done));
+        HttpServer server = serve(exchange -> answer(exchange, 503, "{}"));
+        Lisa lisa = new Lisa(url(server), new LisaOptions().tries(2));
+        same(errorOf(lisa.sendAsync("orders", "x", new SendOptions())).getClass(), ProblemException.class);
+        // The answer, and that there is no connection.
+        server.stop(0);
+        same(errorOf(lisa.sendAsync("orders", "x", new SendOptions())).getClass(), TransportException.class);
+        done.countDown();
+    }
+
+    private static void morePulledThanAskedForIsNoAnswer() throws Exception {
+        HttpServer server = serve(exchange -> answer(exchange, 200, "{\"deliveries\":[" + DELIVERY + "," + DELIVERY + "]}"));
+        Lisa lisa = new Lisa(url(server));
+        same(lisa.pull("orders", new PullOptions().max(2)).size(), 2);
+        for (PullOptions one : List.of(new PullOptions(), new PullOptions().max(1))) {
+            String text = transportError(() -> lisa.pull("orders", one)).getMessage();
+            same(text, "not an answer from Lisa: 2 deliveries for a pull of 1");
+        }
+        server.stop(0);
+    }
+
+    private static void connectionErrorsNameTheAddress() {
+        LisaOptions once = new LisaOptions().tries(1);
+        TransportException error = transportError(() -> new Lisa("http://127.0.0.1:1", once).send("orders", "x"));
+        same(error.getMessage(), "no answer from 127.0.0.1:1 to POST /v1/topics/orders/messages:batch: connection refused");
+        same(error.getCause().getClass(), ConnectException.class);
+        error = transportError(() -> new Lisa("https://unknown.invalid", once).get("orders", "a"));
+        same(error.getMessage(), "no answer from unknown.invalid:443 to GET /v1/topics/orders/messages/a: unknown host");
     }
 
     private interface Answer {
@@ -289,6 +362,15 @@ final class Tests {
         } catch (ExecutionException error) {
             return error.getCause();
         }
+    }
+
+    private static TransportException transportError(Runnable call) {
+        try {
+            call.run();
+        } catch (TransportException error) {
+            return error;
+        }
+        throw new AssertionError("no error");
     }
 
     /** Reads until the other side has closed the connection. */
