@@ -1,6 +1,7 @@
 /** One request: its token, its time limit, and an answer of limited length. */
 
 import { Problem, TransportError, problemOf } from "./errors.js";
+import { within } from "./time.js";
 
 /** The most bytes of an answer. */
 const MAX_ANSWER = 8 * 1024 * 1024;
@@ -35,15 +36,16 @@ export async function exchange<T>(base: string, request: Request, options: HttpO
   // Otherwise, a proxy may compress the answer. Browsers ignore this header.
   const headers: Record<string, string> = { ...request.headers, "accept-encoding": "identity" };
   if (content !== null) headers["content-type"] = "application/json";
-  if (token !== undefined) headers.authorization = `Bearer ${await readToken(token)}`;
   let response, text;
   try {
     const limit = AbortSignal.timeout(Math.ceil(timeout + wait));
     const all = signal ? AbortSignal.any([signal, limit]) : limit;
+    if (token !== undefined) headers.authorization = `Bearer ${await within(all, readToken(token))}`;
     // A redirect would take the payload and the token to another address.
     response = await send(base + path, { method, headers, body: content, redirect: "manual", signal: all });
     text = await readText(response, hasPayloads ? MAX_PAYLOADS : MAX_ANSWER);
   } catch (cause) {
+    if (cause instanceof TransportError) throw cause;
     throw new TransportError(`no answer to ${method} ${path}: ${String(cause)}`, { cause });
   }
   if (response.type === "opaqueredirect" || (response.status >= 300 && response.status < 400)) {

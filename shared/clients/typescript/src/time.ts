@@ -34,6 +34,15 @@ export async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   });
 }
 
+/** Waits for a result. Throws the reason of the signal once that is aborted. */
+export async function within<T>(signal: AbortSignal, result: Promise<T>): Promise<T> {
+  signal.throwIfAborted();
+  return new Promise((resolve, reject) => {
+    signal.addEventListener("abort", () => reject(signal.reason));
+    result.then(resolve, reject);
+  });
+}
+
 /** Waits before the next try: exponential with jitter, and not less than the server asks for, up to a minute. */
 export async function pause(attempt: number, after: number, signal?: AbortSignal): Promise<void> {
   const backoff = Math.min(8000, 125 * 2 ** Math.min(attempt, 6));

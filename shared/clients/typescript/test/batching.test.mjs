@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Lisa } from "lisa-relay";
+import { Lisa, TransportError } from "lisa-relay";
 import { serve } from "./faults.mjs";
 
 const { LISA_URL: url } = process.env;
@@ -30,6 +30,8 @@ test("a request that cannot be made fails its calls, and not those after it", as
   let isBroken = true;
   const broken = new Lisa(url, { token: () => { if (isBroken) throw Object.create(null); return "token"; }, tries: 1 });
   for (let n = 0; n < 3; n++) await assert.rejects(Promise.all([broken.send("t", 1), broken.send("t", 2)]));
+  const late = new Lisa(url, { token: () => new Promise((resolve) => setTimeout(resolve, 2_000, "late")), timeout: 200, tries: 1 });
+  for (let n = 0; n < 3; n++) await assert.rejects(late.send("t", 1), TransportError);
   isBroken = false;
   await broken.send(topic(), "x");
   for (const timeout of [5e9, -1, NaN]) assert.throws(() => new Lisa(url, { timeout }), TypeError);
