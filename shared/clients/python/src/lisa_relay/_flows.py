@@ -161,8 +161,8 @@ def read_answer(answer: Reply | TransportError | None, read: Callable[[Any], T])
     try:
         return read(json.loads(answer.body))
     except Exception as error:
-        # A proxy may answer with anything. Lisa may have carried out the request. The `repr` of a `UnicodeDecodeError` would
-        # quote the answer, which may have the token of a delivery.
+        # A proxy may answer with anything. Lisa may have carried out the request. The `repr` of a `UnicodeDecodeError`
+        # would quote the answer, which may have the token of a delivery.
         return TransportError(f"not an answer from Lisa: {type(error).__name__}: {error}")
 
 
