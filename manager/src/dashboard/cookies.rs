@@ -3,6 +3,8 @@
 use axum::http::header::{COOKIE, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderValue};
 
+use super::session::LONGEST;
+
 /// Returns the value of the first cookie of a name, percent-decoded.
 pub(super) fn cookie(headers: &HeaderMap, name: &str) -> Option<String> {
     cookies(headers, name).next()
@@ -44,7 +46,8 @@ pub(super) fn session_cookie(name: &str, value: &str) -> String {
     } else {
         ""
     };
-    format!("{name}={value}; Path=/; Max-Age=604800; HttpOnly;{secure} SameSite=Lax")
+    let age = LONGEST.as_secs();
+    format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly;{secure} SameSite=Lax")
 }
 
 /// Returns the name for a new session: a secure one if the browser posts from a page over HTTPS.
