@@ -178,7 +178,7 @@ pub(super) struct Tries {
 impl Tries {
     /// Returns whether nothing of it needs to be kept.
     pub(super) fn is_empty(&self) -> bool {
-        self.attempts == 0 && self.crashes == 0 && self.due.is_none()
+        self.attempts == 0 && self.crashes == 0 && self.error.is_empty() && self.due.is_none()
     }
 }
 

@@ -115,7 +115,7 @@ async fn the_attempts_of_a_message_take_a_bounded_size() {
 }
 
 #[tokio::test]
-async fn a_requeued_message_starts_without_attempts() {
+async fn a_requeue_keeps_the_failed_attempts_and_counts_from_zero() {
     let relay = Relay::start("attempts").await;
     relay.put_in_garbage("a").await;
     let seen = [(id("a"), relay.now())];
@@ -124,6 +124,26 @@ async fn a_requeued_message_starts_without_attempts() {
         .requeue(relay.topic(), relay.group(), &seen)
         .await;
     assert_eq!(requeued.unwrap(), 1);
-    assert_eq!(attempts(&relay, "a").await, []);
-    relay.assert_conserved().await;
+    let rejected = attempt(0, FailedOutcome::Rejected, "no good");
+    assert_eq!(attempts(&relay, "a").await, std::slice::from_ref(&rejected));
+
+    // Also after a first attempt that ends without a failure.
+    relay.move_due(200).await;
+    let read = relay.read_one().await;
+    assert_eq!(read.attempt.number, 1);
+    let defer = Verdict::Defer { when: ms(1).into() };
+    relay.settle(&read, defer).await;
+    assert_eq!(attempts(&relay, "a").await, std::slice::from_ref(&rejected));
+    relay.step(1);
+    relay.move_due(200).await;
+    let read = relay.read_one().await;
+    relay.settle(&read, fail("again")).await;
+    let failed = attempt(1, FailedOutcome::Failed, "again");
+    assert_eq!(attempts(&relay, "a").await, [failed, rejected]);
+
+    // Its end leaves nothing.
+    relay.move_due(200).await;
+    let read = relay.read_one().await;
+    relay.settle(&read, Verdict::Ack).await;
+    relay.assert_drained().await;
 }

@@ -287,6 +287,7 @@ async fn requeue_and_purge_are_about_one_group() {
     assert_eq!(
         stage.states().await,
         [
+            "attempts:a m=0 0 no good",
             "garbage:b m@0",
             "garbage_info:b m=rejected 1 no good",
             "left m=2",
@@ -296,10 +297,14 @@ async fn requeue_and_purge_are_about_one_group() {
     stage.assert_whole().await;
     assert_eq!(stage.purge("b", "m", 0).await, 1);
     assert_eq!(stage.purge("b", "m", 0).await, 0);
-    assert_eq!(stage.states().await, ["left m=1", "retry:a m@5"]);
+    let left = ["attempts:a m=0 0 no good", "left m=1", "retry:a m@5"];
+    assert_eq!(stage.states().await, left);
     stage.assert_whole().await;
     stage.moved().await;
-    assert_eq!(stage.states().await, ["left m=1", "ready:a m#1@5"]);
+    assert_eq!(
+        stage.states().await,
+        ["attempts:a m=0 0 no good", "left m=1", "ready:a m#1@5"]
+    );
     stage.run("a", "m", Verdict::Ack).await;
     assert_eq!(stage.states().await, ["tomb m acked@5"]);
     stage.assert_nothing_is_left().await;

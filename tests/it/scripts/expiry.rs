@@ -371,7 +371,8 @@ async fn a_requeued_message_does_not_lapse_again() {
     stage.pass(9).await;
     assert_eq!(stage.requeue("a", "m", 9).await, 1);
     stage.pass(90).await;
-    assert_eq!(stage.states().await, ["ready:a m#1@9"]);
+    let left = ["attempts:a m=0 0 its ttl is over", "ready:a m#1@9"];
+    assert_eq!(stage.states().await, left);
     stage.assert_whole().await;
 }
 

@@ -21,7 +21,8 @@ words!(
     }
 );
 
-/// A failed attempt of a message. The last five are kept for each group, until the message leaves it or is requeued.
+/// A failed attempt of a message. The last five are kept for each group, also after a requeue, until the
+/// message leaves the group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailedAttempt {

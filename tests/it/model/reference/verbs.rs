@@ -147,6 +147,8 @@ impl Reference {
                 continue;
             }
             let name = self.groups[g].name.clone();
+            let in_garbage = self.groups[g].in_garbage(id);
+            let error = in_garbage.expect("it is in garbage").error.clone();
             let expires = self.message(id).lapse_in(&name) < u64::MAX;
             if let (true, Some(meta)) = (expires, &mut self.message_mut(id).meta) {
                 meta.exempt += &format!(" {name} ");
@@ -155,12 +157,12 @@ impl Reference {
             let (is_keyed, due) = (!message.key().is_empty(), message.due);
             // Messages of one key come in their old order.
             let time = if is_keyed { due } else { now };
-            if is_keyed {
-                let due = Some(now);
-                let tries = Tries {
-                    due,
-                    ..Tries::default()
-                };
+            let tries = Tries {
+                error,
+                due: is_keyed.then_some(now),
+                ..Tries::default()
+            };
+            if !tries.is_empty() {
                 self.groups[g].tries.insert(id.clone(), tries);
             }
             self.groups[g]

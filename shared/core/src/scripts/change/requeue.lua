@@ -1,5 +1,6 @@
 #!lua
--- requeue: delivers messages in garbage again, with a fresh count of attempts and no expiry in this group.
+-- requeue: delivers messages in garbage again, with a fresh count of attempts and no expiry in this group. Keeps their last
+-- failed attempts.
 --
 -- ARGV[3] group    number  consumer group: its index among all groups, from 1
 -- ARGV[4] items    pairs   message id, the garbage time that the caller saw; at most 50
@@ -15,6 +16,7 @@ for i = first, #ARGV, 2 do
   local outcome = 'unknown'
   if tonumber(redis.call('ZSCORE', g.garbage, id)) == time then
     local m = message(id)
+    local error = string.match(redis.call('HGET', g.garbage_info, id) or '', '^%S+ %d+ (.*)$')
     redis.call('ZREM', g.garbage, id)
     redis.call('HDEL', g.garbage_info, id)
     redis.call('ZREM', g.garbage_hook, id)
@@ -25,12 +27,11 @@ for i = first, #ARGV, 2 do
         m.exempt = m.exempt .. ' ' .. g.name .. ' '
         write_meta(m)
       end
-      if m.key ~= '' then
-        -- Messages of one key return to their old order, however many are requeued together. So the score is not the time
-        -- at which they are due again.
-        write_attempts(g.attempts, id, 0, 0, '', now)
-      end
-      redis.call('ZADD', g.retry, m.key ~= '' and m.due or now, member(m))
+      -- Messages of one key return to their old order, however many are requeued together. So the score is not the time at
+      -- which they are due again.
+      local is_keyed = m.key ~= ''
+      write_attempts(g.attempts, id, 0, 0, error or '', is_keyed and now or nil)
+      redis.call('ZADD', g.retry, is_keyed and m.due or now, member(m))
       look_at(now)
     else
       outcome = 'lost'

@@ -50,7 +50,7 @@ end
 
 -- Stores what read_attempts reads, or deletes it if there is nothing to store.
 local function write_attempts(hash, id, attempts, crashes, error, due)
-  if attempts > 0 or crashes > 0 or due then
+  if attempts > 0 or crashes > 0 or error ~= '' or due then
     redis.call('HSET', hash, id, attempts .. ' ' .. crashes .. (due and '@' .. whole(due) or '') .. ' ' .. error)
   else
     redis.call('HDEL', hash, id)
