@@ -63,7 +63,9 @@ due of a retry lost|move_due.lua|local due = own_due or pick.due|local due = pic
 due of a retry ignored at its gate|transitions.lua|due = own_due or due or|due = due or
 due kept in spite of a reschedule|reschedule.lua|write_attempts(at.g.attempts, id, attempts, crashes, error)|
 due again when its consumer is gone|clean.lua|math.min(tonumber(fields.d) or now, now)|now
-due before the requeue|requeue.lua|write_attempts(g.attempts, id, 0, 0, '', now)|
+due before the requeue|requeue.lua|is_keyed and now or nil|nil
+attempts forgotten at a requeue|requeue.lua|0, 0, error or ''|0, 0, ''
+attempts of an unfinished first attempt dropped|prelude.lua|crashes > 0 or error ~= '' or due|crashes > 0 or due
 release of a rate not noted|transitions.lua|return interval and due < now and due_text(now)|return nil
 a pull charged to its consumer|reclaim.lua|local error = is_pulled and|local error = false and
 charged crash comes again at once|reclaim.lua|attempts + 1, now + delay|attempts + 1, now
@@ -328,11 +330,23 @@ it=$(RUSTFLAGS="--cfg lisa_mutants" CARGO_TARGET_DIR=${LISA_MUTANTS_TARGET:-targ
     cargo test -p lisa-tests --test it --no-run --message-format=json |
     sed -n 's/.*"executable":"\([^"]*\/it-[^"]*\)".*/\1/p' | tail -n 1)
 
-# Runs tests on the scripts in the folder of this job. Skips tests of the duration of calls, which find no bugs and fail on a
-# busy machine. A bug may make a run endless, so each run has a time limit.
+# Runs tests on the scripts in the folder of this job until one fails. Skips tests of the duration of calls, which find no bugs
+# and fail on a busy machine. A bug may make a run endless, so each run has a time limit.
 tests() {
+    local run
     LISA_MUTANTS_LUA=$lua timeout "${LISA_MUTANTS_SECONDS:-600}" \
-        "$it" "$1" --skip longest --skip topologies::reshard:: --nocapture >"$log" 2>&1
+        "$it" "$1" --skip longest --skip topologies::reshard:: --nocapture >"$log" 2>&1 &
+    run=$!
+    while kill -0 "$run" 2>/dev/null; do
+        if failed | grep -q .; then kill "$run" 2>/dev/null; fi
+        sleep 0.1
+    done
+    wait "$run"
+}
+
+# Prints the names of the tests that have failed.
+failed() {
+    sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log"
 }
 
 plant() { # file, text, replacement
@@ -368,14 +382,14 @@ try() { # name, file, text, replacement
         if tests "$suite"; then
             missed=1
         else
-            by=$(sed -n "s/^    $suite\(.*\)$/\1/p" "$log" | sort -u | paste -sd, - | sed 's/,/, /g')
+            by=$(failed | head -n 1)
             printf '%-32s caught by %s\n' "$name" "${by:-a test that does not end}"
         fi
     elif tests model::; then
         if tests scripts::; then
             missed=1
         else
-            by=$(sed -n 's/^    \(scripts::.*\)$/\1/p' "$log" | sort -u | head -n 1)
+            by=$(failed | head -n 1)
             printf '%-32s caught by %s alone\n' "$name" "$by"
         fi
     elif grep -q 'LISA_MODEL_SEED=.* shards:$' "$log"; then
