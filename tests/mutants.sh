@@ -324,6 +324,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export RUST_BACKTRACE=0 LISA_MODEL_SHRINK=0
 export LISA_MODEL_STEPS=${LISA_MODEL_STEPS:-20000} LISA_MODEL_SEED=${LISA_MODEL_SEED:-1}
+# The steps of the model test before the tests of scripts. Most bugs that it finds take fewer.
+FEW_STEPS=3000
 
 # One build, which reads the scripts at run time.
 it=$(RUSTFLAGS="--cfg lisa_mutants" CARGO_TARGET_DIR=${LISA_MUTANTS_TARGET:-target/mutants} \
@@ -334,6 +336,8 @@ it=$(RUSTFLAGS="--cfg lisa_mutants" CARGO_TARGET_DIR=${LISA_MUTANTS_TARGET:-targ
 # and fail on a busy machine. A bug may make a run endless, so each run has a time limit.
 tests() {
     local run
+    # Else the loop might read the last run's log.
+    : >"$log"
     LISA_MUTANTS_LUA=$lua timeout "${LISA_MUTANTS_SECONDS:-600}" \
         "$it" "$1" --skip longest --skip topologies::reshard:: --nocapture >"$log" 2>&1 &
     run=$!
@@ -372,9 +376,21 @@ suite_of() {
     esac
 }
 
+# Prints after how many steps the model test failed. Returns 1 if it did not run.
+report_model() { # name
+    local steps
+    if ! grep -q 'LISA_MODEL_SEED=.* shards:$' "$log"; then
+        tail -n 20 "$log"
+        echo "$1: the test did not run" >&2
+        return 1
+    fi
+    steps=$(sed -n 's/^after \([0-9]*\) steps.*, \([0-9]*\) shards:$/\1 steps (\2)/p' "$log" | sort -t'(' -k2 | paste -sd, - | sed 's/,/, /')
+    printf '%-32s caught after %s\n' "$1" "$steps"
+}
+
 # Plants a bug and prints which tests find it. Returns 1 if no test finds it, and 2 if the tests did not run.
 try() { # name, file, text, replacement
-    local name=$1 script=$lua/$2 suite by steps missed=0
+    local name=$1 script=$lua/$2 suite by missed=0
     cp "$script" "$lua/kept"
     plant "$script" "$3" "$4"
     suite=$(suite_of "$name")
@@ -385,20 +401,14 @@ try() { # name, file, text, replacement
             by=$(failed | head -n 1)
             printf '%-32s caught by %s\n' "$name" "${by:-a test that does not end}"
         fi
-    elif tests model::; then
-        if tests scripts::; then
-            missed=1
-        else
-            by=$(failed | head -n 1)
-            printf '%-32s caught by %s alone\n' "$name" "$by"
-        fi
-    elif grep -q 'LISA_MODEL_SEED=.* shards:$' "$log"; then
-        steps=$(sed -n 's/^after \([0-9]*\) steps.*, \([0-9]*\) shards:$/\1 steps (\2)/p' "$log" | sort -t'(' -k2 | paste -sd, - | sed 's/,/, /')
-        printf '%-32s caught after %s\n' "$name" "$steps"
+    elif ! LISA_MODEL_STEPS=$FEW_STEPS tests model::; then
+        report_model "$name" || missed=2
+    elif ! tests scripts::; then
+        printf '%-32s caught by %s alone\n' "$name" "$(failed | head -n 1)"
+    elif ! tests model::; then
+        report_model "$name" || missed=2
     else
-        tail -n 20 "$log"
-        echo "$name: the test did not run" >&2
-        missed=2
+        missed=1
     fi
     if ((missed == 1)); then printf '%-32s MISSED\n' "$name"; fi
     cp "$lua/kept" "$script"
