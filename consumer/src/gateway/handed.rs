@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lisa_core::broker::{BrokerError, Settlement, TopicHandle, Verdict};
-use lisa_core::message::{MessageId, OrderingKey, Record};
+use lisa_core::message::{EntryId, MessageId, OrderingKey, Record};
 use lisa_core::outage::Outage;
 use lisa_core::state::Attempt;
 use lisa_core::time::{UnixMs, When};
@@ -121,59 +121,49 @@ impl Handed {
         lease: Option<Duration>,
     ) -> Result<Vec<Pulled>, Problem> {
         let lease = lease.unwrap_or(self.topic.settings().lease);
-        let process = self.gateway.process();
-        let group = &self.group.group;
-        let entries: Vec<_> = self
-            .items
-            .iter()
-            .map(|(_, attempt)| attempt.entry)
-            .collect();
-        let leased = process
-            .broker
-            .lease(
-                &self.topic,
-                self.shard,
-                group,
-                &process.name,
-                &entries,
-                lease,
-            )
-            .await
-            .map_err(failed)?;
-        let held: HashSet<_> = leased.held.into_iter().collect();
-        self.items
-            .retain(|(_, attempt)| held.contains(&attempt.entry));
         self.settle_expired();
         self.reserve().await?;
-        let ids: Vec<MessageId> = self.items.iter().map(|(id, _)| id.clone()).collect();
-        let broker = &self.gateway.process().broker;
-        let keys = broker.ordering_keys(&self.topic, self.shard, &ids);
-        let (records, keys) = tokio::join!(self.fetch(&ids), keys);
-        let keys = keys.map_err(failed)?;
-        let mut pulled = Vec::new();
-        let mut refused = Vec::new();
-        for (index, (record, ordering_key)) in records.into_iter().zip(keys).enumerate() {
-            let (id, attempt) = &self.items[index];
-            match record {
-                Ok(record) => {
-                    let (token, delivery) = self.deliver(key, id, attempt, record);
+        let (ids, entries): (Vec<MessageId>, Vec<EntryId>) = self
+            .items
+            .iter()
+            .map(|(id, attempt)| (id.clone(), attempt.entry))
+            .unzip();
+        let process = self.gateway.process();
+        let (topic, shard, group) = (&self.topic, self.shard, &self.group.group);
+        let broker = &process.broker;
+        // Together these take one round trip to Redis.
+        let (leased, records, keys) = tokio::try_join!(
+            broker.lease(topic, shard, group, &process.name, &entries, lease),
+            async { Ok(self.fetch(&ids).await) },
+            broker.ordering_keys(topic, shard, &ids),
+        )
+        .map_err(failed)?;
+        let held: HashSet<_> = leased.held.into_iter().collect();
+        let mut fetched = records.into_iter().zip(keys);
+        let (mut pulled, mut settled) = (Vec::with_capacity(held.len()), Vec::new());
+        for (id, attempt) in std::mem::take(&mut self.items) {
+            let fetched = fetched.next();
+            // The others were reclaimed or settled.
+            if !held.contains(&attempt.entry) {
+                continue;
+            }
+            match fetched {
+                Some((Ok(record), ordering_key)) => {
+                    let (token, delivery) = self.deliver(key, &id, &attempt, record);
                     pulled.push(Pulled {
                         token,
                         delivery,
                         key: ordering_key,
                         lease_until: leased.until,
                     });
+                    self.items.push((id, attempt));
                 }
-                Err(verdict) => refused.push((index, verdict)),
+                Some((Err(verdict), _)) => settled.push(settlement(id, &attempt, verdict)),
+                // It does not fit into this answer.
+                None => settled.push(settlement(id, &attempt, HAND_BACK)),
             }
         }
-        let unfetched = self.items.split_off(pulled.len() + refused.len());
-        for (index, verdict) in refused.into_iter().rev() {
-            let (id, attempt) = self.items.remove(index);
-            self.settle(vec![settlement(id, &attempt, verdict)]);
-        }
-        let back = |(id, attempt): (MessageId, Attempt)| settlement(id, &attempt, HAND_BACK);
-        self.settle(unfetched.into_iter().map(back).collect());
+        self.settle(settled);
         Ok(pulled)
     }
 
