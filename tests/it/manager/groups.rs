@@ -481,21 +481,20 @@ async fn a_group_of_an_instance_that_is_left_on_one_shard_vanishes_there_too() {
     let first = Running::start(&settings).await;
     let topic = first.topic("t").await;
     first.broker().join(&topic, &silent).await.unwrap();
-    let mut renew = cmd("HINCRBY");
-    renew
-        .arg("left:v1:{t:1}:conf")
-        .arg("instance:instance-1")
-        .arg(4000);
-    let _: u64 = renew
-        .query_async(&mut server.connection().await)
-        .await
-        .unwrap();
+    let renew = async |ms: i64| {
+        let mut renew = cmd("HINCRBY");
+        renew.arg("left:v1:{t:1}:conf").arg("instance:instance-1");
+        let connection = &mut server.connection().await;
+        let _: u64 = renew.arg(ms).query_async(connection).await.unwrap();
+    };
+    renew(3_600_000).await;
     gone_from(&first, 0).await;
     assert_eq!(groups(1).await, "default instance-1");
     // Another manager has never seen the group, and reads the settings of the first shard.
     let second = Running::start(&settings).await;
     assert!(second.topic("t").await.groups().contains(&silent));
     first.runtime.shutdown.end();
+    renew(-3_600_000).await;
     gone_from(&second, 1).await;
 }
 
