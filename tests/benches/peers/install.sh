@@ -48,6 +48,33 @@ bullmq | pgboss)
   cp "$here/protocol.mjs" "$here/$name/peer.mjs" "$folder/$name/"
   if [ "$name" = pgboss ] && ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then debian postgresql; fi
   ;;
+typescript)
+  need node
+  need npm
+  client=$here/../../../shared/clients/typescript
+  pins=("$client/package.json" "$client"/src/*)
+  if ! current "${pins[@]}"; then
+    package=$folder/$name/node_modules/lisa-relay
+    rm -rf "$package"
+    mkdir -p "$package"
+    cp -r "$client"/{package.json,tsconfig.json,src} "$package"
+    (cd "$package" && npm install --no-audit --no-fund --loglevel=error && npm run --silent build)
+    remember "${pins[@]}"
+  fi
+  cp "$here/protocol.mjs" "$here/$name/peer.mjs" "$folder/$name/"
+  ;;
+python)
+  need python3
+  client=$here/../../../shared/clients/python
+  pins=("$here/$name/requirements.txt" "$client"/src/lisa_relay/*.py)
+  if ! current "${pins[@]}"; then
+    rm -rf "$folder/$name/venv"
+    python3 -m venv "$folder/$name/venv"
+    "$folder/$name/venv/bin/pip" install --quiet --disable-pip-version-check --requirement "${pins[0]}"
+    "$folder/$name/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "$client"
+    remember "${pins[@]}"
+  fi
+  ;;
 streaq | arq | celery)
   need python3
   pins=("$here/$name/requirements.txt")

@@ -21,8 +21,8 @@ mod program;
 mod protocol;
 mod rabbitmq;
 #[path = "../report/report.rs"]
-#[expect(dead_code, reason = "here no figure has an upper bound")]
 mod report;
+mod role;
 mod store;
 mod table;
 
@@ -35,6 +35,8 @@ use peers::{Install, PEERS, Peer};
 /// The first argument of this program when it runs as a peer.
 const PROGRAM: &str = "program";
 const ROUNDS: usize = 3;
+/// The numbers of handlers at once in the section of clients.
+const HANDLERS: [usize; 2] = [50, 200];
 const FULL: Scale = Scale {
     divisor: 1,
     lateness: Duration::from_secs(6),
@@ -55,6 +57,8 @@ struct Found {
     bulk: Vec<Result<Speed, String>>,
     single: Vec<Result<Speed, String>>,
     drain: Vec<Result<Speed, String>>,
+    /// Drains with each of `HANDLERS` at once.
+    handlers: [Vec<Result<Speed, String>>; HANDLERS.len()],
     late: Vec<Result<Vec<i64>, String>>,
     idle: Result<Option<f64>, String>,
     burst: Result<Speed, String>,
@@ -94,6 +98,11 @@ fn refuse(problem: &str) -> ! {
 
 /// Returns whether this process is the program of a peer.
 fn be(name: Option<&str>, arguments: impl Iterator<Item = String>) {
+    match name {
+        Some("manager") => return role::manager(arguments),
+        Some("consumer") => return role::consumer(arguments),
+        _ => {}
+    }
     let (address, mode) = protocol::arguments(arguments);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -171,6 +180,7 @@ impl Found {
             bulk: Vec::new(),
             single: Vec::new(),
             drain: Vec::new(),
+            handlers: Default::default(),
             late: Vec::new(),
             idle: unknown().map(|()| None),
             burst: Err("not measured".to_owned()),
@@ -184,7 +194,7 @@ impl Found {
         let mut best = 0.0;
         for &workers in peer.workers {
             let trial = step("trial", || {
-                measure::drain(peer, install, workers, n, Duration::from_secs(60))
+                measure::drain(peer, install, workers, None, n, Duration::from_secs(60))
             });
             if let Ok(speed) = trial
                 && speed.rate > best
@@ -206,8 +216,18 @@ impl Found {
         }));
         self.drain.push(step("drain", || {
             let n = peer.drain / scale.divisor;
-            measure::drain(peer, install, workers, n, Duration::from_secs(60))
+            measure::drain(peer, install, workers, None, n, Duration::from_secs(60))
         }));
+        if peer.runtime.is_some() {
+            for (at, handlers) in HANDLERS.into_iter().enumerate() {
+                let drain = step(&format!("{handlers} handlers"), || {
+                    let n = peer.drain / scale.divisor;
+                    // One process: what a client itself can do.
+                    measure::drain(peer, install, 1, Some(handlers), n, Duration::from_secs(60))
+                });
+                self.handlers[at].push(drain);
+            }
+        }
         self.late.push(step("lateness", || {
             measure::lateness(peer, install, workers, scale)
         }));
@@ -222,6 +242,7 @@ impl Found {
                 peer,
                 install,
                 workers,
+                None,
                 table::BURST,
                 Duration::from_secs(20),
             )

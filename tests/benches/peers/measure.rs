@@ -32,6 +32,38 @@ pub(crate) struct Speed {
     pub(crate) rate: f64,
     /// CPU of the server, µs a message.
     pub(crate) cpu: f64,
+    /// CPU of the client, µs a message.
+    pub(crate) client: f64,
+    /// CPU of the manager with its producer, and of the gateway, µs a message; 0 for other servers.
+    pub(crate) programs: [f64; 2],
+}
+
+/// CPU seconds.
+struct Cpu {
+    server: f64,
+    client: f64,
+    programs: [f64; 2],
+}
+
+impl Cpu {
+    fn of(store: &Store, clients: &[Program]) -> Result<Self, String> {
+        Ok(Self {
+            server: store.cpu()?,
+            client: clients.iter().map(Program::cpu).sum::<Result<_, _>>()?,
+            programs: store.programs_cpu()?,
+        })
+    }
+
+    /// The speed of `n` messages, from the CPU before and after them.
+    fn speed(&self, after: &Self, n: usize, seconds: f64) -> Speed {
+        let each = |before: f64, after: f64| (after - before) * 1e6 / n as f64;
+        Speed {
+            rate: n as f64 / seconds,
+            cpu: each(self.server, after.server),
+            client: each(self.client, after.client),
+            programs: [0, 1].map(|at| each(self.programs[at], after.programs[at])),
+        }
+    }
 }
 
 /// Sends `n` messages that are due in an hour.
@@ -43,23 +75,22 @@ pub(crate) fn send(
 ) -> Result<Speed, String> {
     let n = if bulk { peer.bulk } else { peer.single } / scale.divisor;
     let store = peer.store()?;
-    let mut sender = sender(peer, install, &store, bulk, n, HOUR, 0)?;
-    let before = store.cpu()?;
-    sender.go()?;
-    let seconds = sender.sent(Instant::now() + PATIENCE)?;
-    Ok(Speed {
-        rate: n as f64 / seconds,
-        cpu: (store.cpu()? - before) * 1e6 / n as f64,
-    })
+    let mut senders = [sender(peer, install, &store, bulk, n, HOUR, 0)?];
+    let before = Cpu::of(&store, &senders)?;
+    senders[0].go()?;
+    let seconds = senders[0].sent(Instant::now() + PATIENCE)?;
+    Ok(before.speed(&Cpu::of(&store, &senders)?, n, seconds))
 }
 
 /// Handles and settles `n` messages that were due before the worker started.
 ///
-/// The CPU counts from the end of the sending: some servers move what is due without a worker.
+/// The CPU counts from the end of the sending: some servers move what is due without a worker. Without `handlers`, the
+/// peer's own number of them runs at once.
 pub(crate) fn drain(
     peer: &Peer,
     install: &Install,
     workers: usize,
+    handlers: Option<usize>,
     n: usize,
     call_timeout: Duration,
 ) -> Result<Speed, String> {
@@ -67,20 +98,23 @@ pub(crate) fn drain(
     let mut sender = sender(peer, install, &store, peer.bulk > 0, n, peer.least_delay, 0)?;
     sender.go()?;
     sender.sent(Instant::now() + PATIENCE)?;
-    let before = store.cpu()?;
+    let before = Cpu::of(&store, &[])?;
     drop(sender);
     std::thread::sleep(peer.least_delay * 2 + Duration::from_millis(200));
-    let mut workers = start(peer, install, &store, workers)?;
+    let mut workers = start(peer, install, &store, workers, handlers)?;
+    let ready = Cpu::of(&store, &workers)?;
+    let before = Cpu {
+        client: ready.client,
+        ..before
+    };
     let start = now_ms();
     for worker in &mut workers {
         worker.go()?;
     }
     let handled = all_handled(&mut workers, n, call_timeout)?;
-    let (settled, cpu) = all_settled(&store)?;
-    Ok(Speed {
-        rate: n as f64 / ((settled.max(handled) - start) / 1e3),
-        cpu: (cpu - before) * 1e6 / n as f64,
-    })
+    let settled = all_settled(&store)?;
+    let seconds = (settled.max(handled) - start) / 1e3;
+    Ok(before.speed(&Cpu::of(&store, &workers)?, n, seconds))
 }
 
 /// Returns the lateness of each message when it was handled, in ms, by its sender's clock; a negative value is early.
@@ -92,7 +126,7 @@ pub(crate) fn lateness(
 ) -> Result<Vec<i64>, String> {
     let store = peer.store()?;
     let n = RATE * scale.lateness.as_secs() as usize;
-    let mut workers = start(peer, install, &store, workers)?;
+    let mut workers = start(peer, install, &store, workers, None)?;
     for worker in &mut workers {
         worker.go()?;
     }
@@ -149,15 +183,19 @@ fn start(
     install: &Install,
     store: &Store,
     workers: usize,
+    handlers: Option<usize>,
 ) -> Result<Vec<Program>, String> {
+    let handlers = handlers.map(|handlers| handlers.to_string());
+    let mut arguments = vec!["work"];
+    arguments.extend(handlers.as_deref());
     (0..workers)
-        .map(|_| Program::start(install.command(peer, &store.address(), &["work"])))
+        .map(|_| Program::start(install.command(peer, &store.address(), &arguments)))
         .collect()
 }
 
 /// Waits until the server has no more work after the last handler, since handled messages must also be settled. Returns
-/// the Unix time in ms when that was, and the server's CPU.
-fn all_settled(store: &Store) -> Result<(f64, f64), String> {
+/// the Unix time in ms when that was.
+fn all_settled(store: &Store) -> Result<f64, String> {
     let (mut end, mut cpu, mut quiet) = (0.0, store.cpu()?, 0);
     while quiet < 20 {
         let asked = Instant::now();
@@ -171,7 +209,7 @@ fn all_settled(store: &Store) -> Result<(f64, f64), String> {
         }
         cpu = now;
     }
-    Ok((end, cpu))
+    Ok(end)
 }
 
 /// Waits until the workers have handled `n` together; returns the Unix time of the last, in ms.

@@ -27,13 +27,15 @@ pub(crate) struct Peer {
     pub(crate) workers: &'static [usize],
     /// The shortest delay that it supports, above zero.
     pub(crate) least_delay: Duration,
+    /// The runtime of a client for other languages than Rust, for the section of clients.
+    pub(crate) runtime: Option<&'static str>,
 }
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// All, Lisa first.
-pub(crate) const PEERS: [Peer; 11] = [
+pub(crate) const PEERS: [Peer; 13] = [
     Peer {
         name: "lisa",
         title: "Lisa",
@@ -44,6 +46,31 @@ pub(crate) const PEERS: [Peer; 11] = [
         drain: 100_000,
         workers: &[1],
         least_delay: MS,
+        runtime: None,
+    },
+    Peer {
+        name: "typescript",
+        title: "Lisa from TypeScript",
+        settings: "Node, `lisa-relay`, over HTTP; a manager with its producer and a gateway, a process each; concurrency 500, default settings of the topic; bulk: `sendMany` of 1,000; single: 50 `send` in flight",
+        cannot: "",
+        bulk: 50_000,
+        single: 40_000,
+        drain: 50_000,
+        workers: &[1],
+        least_delay: MS,
+        runtime: Some("Node"),
+    },
+    Peer {
+        name: "python",
+        title: "Lisa from Python",
+        settings: "Python, `lisa_relay.AsyncLisa`, uvloop, over HTTP; the rest as from TypeScript; bulk: `send_many` of 500; single: 50 `send` in flight",
+        cannot: "",
+        bulk: 50_000,
+        single: 40_000,
+        drain: 50_000,
+        workers: &[1],
+        least_delay: MS,
+        runtime: Some("Python"),
     },
     Peer {
         name: "bullmq",
@@ -55,6 +82,7 @@ pub(crate) const PEERS: [Peer; 11] = [
         drain: 40_000,
         workers: &[1, 2],
         least_delay: MS,
+        runtime: Some("Node"),
     },
     Peer {
         name: "apalis",
@@ -66,6 +94,7 @@ pub(crate) const PEERS: [Peer; 11] = [
         drain: 7_000,
         workers: &[1],
         least_delay: SECOND,
+        runtime: None,
     },
     Peer {
         name: "apalis-leases",
@@ -77,6 +106,7 @@ pub(crate) const PEERS: [Peer; 11] = [
         drain: 7_000,
         workers: &[1],
         least_delay: SECOND,
+        runtime: None,
     },
     Peer {
         name: "beanstalkd",
@@ -88,6 +118,7 @@ pub(crate) const PEERS: [Peer; 11] = [
         drain: 100_000,
         workers: &[1],
         least_delay: SECOND,
+        runtime: None,
     },
     Peer {
         name: "rabbitmq",
@@ -99,6 +130,7 @@ pub(crate) const PEERS: [Peer; 11] = [
         drain: 50_000,
         workers: &[1],
         least_delay: MS,
+        runtime: None,
     },
     Peer {
         name: "nats",
@@ -110,6 +142,7 @@ pub(crate) const PEERS: [Peer; 11] = [
         drain: 100_000,
         workers: &[1],
         least_delay: MS,
+        runtime: None,
     },
     Peer {
         name: "pgboss",
@@ -121,6 +154,7 @@ pub(crate) const PEERS: [Peer; 11] = [
         drain: 20_000,
         workers: &[1, 2],
         least_delay: MS,
+        runtime: None,
     },
     Peer {
         name: "streaq",
@@ -132,6 +166,7 @@ pub(crate) const PEERS: [Peer; 11] = [
         drain: 5_000,
         workers: &[1, 2],
         least_delay: MS,
+        runtime: Some("Python"),
     },
     Peer {
         name: "arq",
@@ -143,6 +178,7 @@ pub(crate) const PEERS: [Peer; 11] = [
         drain: 5_000,
         workers: &[1, 2],
         least_delay: MS,
+        runtime: Some("Python"),
     },
     Peer {
         name: "celery",
@@ -154,6 +190,7 @@ pub(crate) const PEERS: [Peer; 11] = [
         drain: 5_000,
         workers: &[1, 2],
         least_delay: MS,
+        runtime: Some("Python"),
     },
 ];
 
@@ -165,6 +202,7 @@ impl Peer {
             "rabbitmq" => Store::rabbitmq(),
             "nats" => Store::nats(),
             "pgboss" => Store::postgres(),
+            "typescript" | "python" => Store::lisa(),
             _ => Store::redis(),
         }
     }
@@ -288,7 +326,7 @@ impl Install {
     pub(crate) fn command(&self, peer: &Peer, address: &str, arguments: &[&str]) -> Command {
         let folder = self.folder.join(peer.folder());
         let mut command = match peer.folder() {
-            "bullmq" | "pgboss" => {
+            "bullmq" | "pgboss" | "typescript" => {
                 let mut node = Command::new("node");
                 node.arg(folder.join("peer.mjs"));
                 node
@@ -300,7 +338,7 @@ impl Install {
                 }
                 apalis
             }
-            "streaq" | "arq" | "celery" => {
+            "streaq" | "arq" | "celery" | "python" => {
                 let mut python = Command::new(folder.join("venv/bin/python"));
                 python.env("PYTHONPATH", &self.sources);
                 python.env("PYTHONDONTWRITEBYTECODE", "1");

@@ -5,11 +5,14 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use crate::store::Cpu;
+
 /// The time limit for a program to prepare or to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running program; killed when dropped.
 pub(crate) struct Program {
+    cpu: Cpu,
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<String>,
@@ -34,12 +37,18 @@ impl Program {
             }
         });
         let mut program = Self {
+            cpu: Cpu::of(child.id()),
             child,
             input,
             lines,
         };
         program.expect("ready", Instant::now() + PATIENCE)?;
         Ok(program)
+    }
+
+    /// CPU seconds of the program so far.
+    pub(crate) fn cpu(&self) -> Result<f64, String> {
+        self.cpu.seconds()
     }
 
     /// Lets it begin.

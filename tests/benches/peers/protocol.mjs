@@ -4,8 +4,11 @@ const CALLERS = 50;
 // The delay of messages that open connections and prepare the server before the measurement: never due.
 export const WARM_UP_MS = 7_200_000;
 
-const [address, mode, how, ...numbers] = process.argv.slice(2);
+const [mode, how, ...numbers] = process.argv.slice(3);
+export const address = process.argv[2];
 const [n, delay, rate] = numbers.map(Number);
+// The handlers of a worker at once.
+export const handlers = Number(mode === 'work' && how) || 500;
 export const host = address.split(':')[0];
 export const port = Number(address.split(':')[1]);
 

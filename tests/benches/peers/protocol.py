@@ -15,6 +15,11 @@ def message(delay_ms: int) -> str:
     return f"{int(time.time() * 1000) + delay_ms} ".ljust(SIZE, "x")
 
 
+def handlers(default: int) -> int:
+    """The handlers of a worker at once."""
+    return int(sys.argv[3]) if len(sys.argv) > 3 else default
+
+
 def await_go() -> None:
     """Reports that the program is ready, and waits for the driver."""
     print("ready", flush=True)

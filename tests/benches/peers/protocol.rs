@@ -1,6 +1,6 @@
 //! The protocol between the driver and the peer programs; the Rust programs share this file.
 //!
-//! A program is started with `ADDRESS send bulk|single N DELAY_MS RATE` or `ADDRESS work`. It prepares itself and
+//! A program is started with `ADDRESS send bulk|single N DELAY_MS RATE` or `ADDRESS work [HANDLERS]`. It prepares itself and
 //! prints `ready`; the driver answers `go`. A sender sends `N` messages with the delay, in bulk or one a call from
 //! several callers, `RATE` a second (0: as fast as it can), and prints `sent SECONDS`. A worker handles what is due and
 //! prints `handled COUNT UNIX_MS`, the time of the last one, at most every 20 ms. At the end of its standard input a

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use lisa_tests::{Nats, RabbitMq, Server};
 
-use self::cpu::Cpu;
+pub(crate) use self::cpu::Cpu;
 use self::owned::Owned;
 
 /// A private running server, empty at start, stopped when dropped.
@@ -21,6 +21,12 @@ pub(crate) enum Store {
     RabbitMq(Box<RabbitMq>, Cpu),
     /// A NATS with JetStream.
     Nats(Box<Nats>, Cpu),
+    /// Lisa for clients of HTTP: a Redis, a manager that is also a producer, and a gateway, each a process.
+    Lisa {
+        redis: Box<Self>,
+        manager: Owned,
+        gateway: Owned,
+    },
 }
 
 impl Store {
@@ -31,6 +37,17 @@ impl Store {
             redis::Client::open(server.url()).and_then(|client| client.get_connection());
         let connection = connection.map_err(|error| error.to_string())?;
         Ok(Self::Redis(Box::new(server), RefCell::new(connection)))
+    }
+
+    /// Starts a Redis and the programs of Lisa.
+    pub(crate) fn lisa() -> Result<Self, String> {
+        let redis = Box::new(Self::redis()?);
+        let (manager, gateway) = Owned::lisa(&redis.address())?;
+        Ok(Self::Lisa {
+            redis,
+            manager,
+            gateway,
+        })
     }
 
     /// Starts a beanstalkd.
@@ -59,9 +76,15 @@ impl Store {
         Ok(Self::Nats(Box::new(server), cpu(&pid)?))
     }
 
-    /// Host and port.
+    /// Host and port; of Lisa the URLs of the producer and of the gateway, with a comma between them.
     pub(crate) fn address(&self) -> String {
         let port = match self {
+            Self::Lisa {
+                manager, gateway, ..
+            } => {
+                let url = |server: &Owned| format!("http://127.0.0.1:{}", server.port);
+                return format!("{},{}", url(manager), url(gateway));
+            }
             Self::Redis(server, _) => server.port(),
             Self::Owned(server) => server.port,
             Self::RabbitMq(server, _) => server.port(),
@@ -81,6 +104,17 @@ impl Store {
             Self::Owned(Owned { cpu, .. }) | Self::RabbitMq(_, cpu) | Self::Nats(_, cpu) => {
                 cpu.seconds()
             }
+            Self::Lisa { redis, .. } => redis.cpu(),
+        }
+    }
+
+    /// CPU seconds of the programs between clients and server: the manager with its producer, and the gateway.
+    pub(crate) fn programs_cpu(&self) -> Result<[f64; 2], String> {
+        match self {
+            Self::Lisa {
+                manager, gateway, ..
+            } => Ok([manager.cpu.seconds()?, gateway.cpu.seconds()?]),
+            _ => Ok([0.0; 2]),
         }
     }
 
@@ -90,6 +124,7 @@ impl Store {
             Self::Redis(_, connection) => {
                 field(&info(connection, "stats")?, "total_commands_processed").map(Some)
             }
+            Self::Lisa { redis, .. } => redis.commands(),
             Self::Owned(_) | Self::RabbitMq(..) | Self::Nats(..) => Ok(None),
         }
     }

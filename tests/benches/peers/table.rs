@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::measure::{LATENESS_DELAY, RATE, Speed};
 use crate::peers::said;
 use crate::report::{Plot, Reach, Report, Section, number};
-use crate::{Found, machine, plot, protocol};
+use crate::{Found, HANDLERS, machine, plot, protocol};
 
 /// The number of messages due at one instant, in the test of bursts.
 pub(crate) const BURST: usize = 10_000;
@@ -15,6 +15,12 @@ const DRAINS: [(&str, (f64, f64)); 3] = [
     ("apalis-leases", (8.0, 10.0)),
     ("beanstalkd", (2.0, 2.5)),
 ];
+/// The targets of our clients, relative to the fastest of their runtime, for each of `FIGURES`: the minimum and the aim.
+const CLIENTS: [(&str, [(f64, f64); 3]); 2] = [
+    ("typescript", [(1.5, 3.0), (1.2, 1.8), (2.0, 3.0)]),
+    ("python", [(2.0, 4.0), (8.0, 12.0), (12.0, 20.0)]),
+];
+const FIGURES: [Figure; 3] = [Figure::Single, Figure::Drain(0), Figure::Drain(1)];
 const NONE: &str = "–";
 
 /// Makes the report of a run.
@@ -53,6 +59,7 @@ pub(crate) fn report(command: &str, all: &[Found], rounds: usize) -> Report {
         report.section(ratios(lisa, all));
     }
     report.section(speeds(all));
+    clients(&mut report, all);
     report.section(waiting(all));
     report.section(settings(all));
     report
@@ -134,6 +141,131 @@ fn speeds(all: &[Found]) -> Section {
         });
     }
     section
+}
+
+/// Adds the section of clients, and what they are to reach: the ratio to the fastest other client of their runtime.
+fn clients(report: &mut Report, all: &[Found]) {
+    let measured = all
+        .iter()
+        .filter(|found| found.peer.runtime.is_some() && found.installed.is_ok());
+    let measured: Vec<&Found> = measured.collect();
+    if measured.is_empty() {
+        return;
+    }
+    for (name, goals) in CLIENTS {
+        let Some(ours) = measured.iter().find(|found| found.peer.name == name) else {
+            continue;
+        };
+        for (figure, goal) in FIGURES.into_iter().zip(goals) {
+            let others = measured
+                .iter()
+                .filter(|found| found.peer.runtime == ours.peer.runtime && found.peer.name != name);
+            let best = others
+                .filter_map(|found| rate(figure.of(found)))
+                .reduce(f64::max);
+            if let Some(ratio) = rate(figure.of(ours))
+                .zip(best)
+                .and_then(|(a, b)| ratio(a, b))
+            {
+                let title = format!("{}, {}", ours.peer.title, figure.title());
+                report.reach(Reach::at_least(title, goal, "×", ratio));
+            }
+        }
+        if let Some(gateway) = good(&ours.handlers[1]).map(|speed| speed.programs[1]) {
+            let title = format!("{}, CPU of the gateway with 200 handlers", ours.peer.title);
+            report.reach(Reach::at_most(title, (20.0, 10.0), " µs", gateway));
+        }
+    }
+    let mut section = Section::new(
+        "Clients",
+        "One process of each client, with no-op handlers. CPU in µs a message: of the client / of the manager with its \
+         producer + of the gateway / of Redis's thread that serves.",
+        &[
+            "client",
+            "runtime",
+            "send one a call, 50 callers",
+            "CPU",
+            "send in bulk",
+            "CPU",
+            "drain, 50 handlers",
+            "CPU",
+            "drain, 200 handlers",
+            "CPU",
+        ],
+    );
+    for found in measured {
+        let runtime = found.peer.runtime.unwrap_or_default();
+        let mut row = vec![found.peer.versioned(), runtime.to_owned()];
+        for figure in [
+            Figure::Single,
+            Figure::Bulk,
+            Figure::Drain(0),
+            Figure::Drain(1),
+        ] {
+            let rounds = figure.of(found);
+            match (rate(rounds), good(rounds)) {
+                (
+                    Some(rate),
+                    Some(Speed {
+                        cpu,
+                        client,
+                        programs,
+                        ..
+                    }),
+                ) => {
+                    let [manager, gateway] = programs.map(number);
+                    row.push(number(rate));
+                    row.push(match found.peer.name {
+                        "typescript" | "python" => {
+                            format!(
+                                "{} / {manager} + {gateway} / {}",
+                                number(client),
+                                number(cpu)
+                            )
+                        }
+                        _ => format!("{} / – / {}", number(client), number(cpu)),
+                    });
+                }
+                _ => row.extend([failure(rounds), NONE.to_owned()]),
+            }
+        }
+        section.row(row);
+    }
+    report.section(section);
+}
+
+/// A figure of a client.
+#[derive(Clone, Copy)]
+enum Figure {
+    Single,
+    Bulk,
+    /// A drain with this one of the numbers of handlers.
+    Drain(usize),
+}
+
+impl Figure {
+    fn of(self, found: &Found) -> &[Result<Speed, String>] {
+        match self {
+            Self::Single => &found.single,
+            Self::Bulk => &found.bulk,
+            Self::Drain(at) => &found.handlers[at],
+        }
+    }
+
+    fn title(self) -> String {
+        match self {
+            Self::Single => "sends one a call".to_owned(),
+            Self::Bulk => "sends in bulk".to_owned(),
+            Self::Drain(at) => format!("drain with {} handlers", HANDLERS[at]),
+        }
+    }
+}
+
+/// The round of the median rate.
+fn good(rounds: &[Result<Speed, String>]) -> Option<Speed> {
+    let mut good: Vec<Speed> = rounds.iter().flatten().copied().collect();
+    good.sort_by(|a, b| a.rate.total_cmp(&b.rate));
+    good.get(good.len() / 2).copied()
 }
 
 fn waiting(all: &[Found]) -> Section {

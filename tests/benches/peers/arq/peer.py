@@ -48,7 +48,7 @@ async def work(address: str) -> None:
     worker = Worker(
         [func(handle, name="handle", keep_result=0)],
         redis_settings=settings(address),
-        max_jobs=500,
+        max_jobs=protocol.handlers(500),
         poll_delay=0.05,
         queue_read_limit=1000,
         handle_signals=False,

@@ -1,7 +1,7 @@
 // BullMQ: finished jobs are removed, a worker takes 500 jobs at once, bulk by addBulk.
 import { Queue, Worker } from 'bullmq';
 import { Redis } from 'ioredis';
-import { WARM_UP_MS, handled, host, message, port, run } from './protocol.mjs';
+import { WARM_UP_MS, handled, handlers, host, message, port, run } from './protocol.mjs';
 
 const connection = new Redis({ host, port, maxRetriesPerRequest: null });
 const text = (delay) => message(Date.now() + delay);
@@ -25,7 +25,7 @@ const sender = {
 await run(sender, {
   prepare: async () => {
     const handle = async (job) => handled(job.data);
-    worker = new Worker('bench', handle, { connection, concurrency: 500, autorun: false });
+    worker = new Worker('bench', handle, { connection, concurrency: handlers, autorun: false });
     await worker.waitUntilReady();
   },
   // Its promise ends with the worker.

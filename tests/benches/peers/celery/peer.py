@@ -54,7 +54,7 @@ def work(address: str) -> None:
     protocol.await_go()
     tally.watch()
     celery.start(
-        ["--quiet", "worker", "--pool=threads", "--concurrency=4", "--loglevel=ERROR"]
+        ["--quiet", "worker", "--pool=threads", f"--concurrency={protocol.handlers(4)}", "--loglevel=ERROR"]
         + ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     )
 

@@ -16,7 +16,8 @@ use lisa_service::shutdown::Shutdown;
 
 use crate::protocol::{self, CALLERS, Mode, Plan, Tally};
 
-const TOPIC: &str = "bench";
+/// The topic of all peers of Lisa.
+pub(crate) const TOPIC: &str = "bench";
 const BATCH: usize = 500;
 
 /// Runs as the program of this peer.

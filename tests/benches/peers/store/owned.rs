@@ -1,5 +1,6 @@
 //! A server program that a shell starts, and stops when the shell's standard input ends, even if this process is killed.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::cpu::Cpu;
+use crate::lisa::TOPIC;
 
 /// Takes the port.
 const BEANSTALKD: &str =
@@ -27,6 +29,15 @@ read -r _
 kill -s QUIT $!
 wait
 "#;
+
+/// Take the port, the directory of the configuration and this program: see `main`.
+const MANAGER: &str = r#"
+LISA_LOG=error "$3" --bench program manager run --with-producer --config "$2/lisa.toml" --listen "127.0.0.1:$1" >&2 &
+echo $!; read -r _; kill $!; wait"#;
+const GATEWAY: &str = r#"
+LISA_LOG=error LISA_CONSUMER__GATEWAY__LISTEN="127.0.0.1:$1" \
+  "$3" --bench program consumer run --config "$2/lisa.toml" --listen 127.0.0.1:0 >&2 &
+echo $!; read -r _; kill $!; wait"#;
 
 /// A running server.
 pub(crate) struct Owned {
@@ -49,6 +60,20 @@ impl Owned {
         let dir = tempfile::Builder::new().prefix("lisa-postgres-").tempdir();
         let dir = dir.map_err(|error| error.to_string())?;
         Self::start(POSTGRES, Some(dir), &postgres_programs()?)
+    }
+
+    /// Starts a manager with a producer, and a gateway, for one topic with default settings.
+    pub(crate) fn lisa(redis: &str) -> Result<(Self, Self), String> {
+        let text =
+            format!("redis.url = \"redis://{redis}\"\n[topics.{TOPIC}]\n[consumer.gateway]\n");
+        let this = std::env::current_exe().map_err(|error| error.to_string())?;
+        let run = |script| {
+            let dir = tempfile::Builder::new().prefix("lisa-bench-").tempdir();
+            let dir = dir.map_err(|error| error.to_string())?;
+            fs::write(dir.path().join("lisa.toml"), &text).map_err(|error| error.to_string())?;
+            Self::start(script, Some(dir), &this)
+        };
+        Ok((run(MANAGER)?, run(GATEWAY)?))
     }
 
     fn start(

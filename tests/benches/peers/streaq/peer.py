@@ -12,10 +12,10 @@ from streaq import Worker
 BATCH = 500
 
 
-def program(address: str) -> tuple:
+def program(address: str, concurrency: int = 500) -> tuple:
     worker = Worker(
         redis_url=f"redis://{address}",
-        concurrency=500,
+        concurrency=concurrency,
         handle_signals=False,
         anyio_kwargs={"use_uvloop": True},
     )
@@ -58,7 +58,7 @@ if __name__ == "__main__":
     if mode == "send":
         uvloop.run(send(address, rest[0], *map(int, rest[1:])))
     else:
-        worker, _, tally = program(address)
+        worker, _, tally = program(address, protocol.handlers(500))
         protocol.await_go()
         tally.watch()
         worker.run_sync()
