@@ -175,7 +175,8 @@ func (w *worker) waitForChange(ctx context.Context) {
 	}
 }
 
-// reserve returns the number of messages to pull now, and counts that pull. A second pull is only for at least half of the
+// reserve returns the number of messages to pull now, and counts that pull. The first pull is for half of the free handlers, so
+// that the gateway can fill a second one while the messages of the first are handled. The second is only for at least half of all
 // handlers: otherwise, the first one will return soon.
 func (w *worker) reserve() int {
 	w.mu.Lock()
@@ -184,6 +185,9 @@ func (w *worker) reserve() int {
 	isSecond := w.pulls > 0
 	if w.pulls == maxPulls || w.settling >= w.options.Concurrency || (isSecond && max*2 < w.options.Concurrency) || max <= 0 {
 		return 0
+	}
+	if !isSecond {
+		max = (max + 1) / 2
 	}
 	if max > maxPull {
 		max = maxPull

@@ -105,14 +105,15 @@ class Worker {
   }
 
   /**
-   * Returns the number of messages to pull now. A second pull is only for at least half of the handlers: otherwise, the first one
-   * will return soon.
+   * Returns the number of messages to pull now: for half of the free handlers, so that the gateway can fill a second pull while
+   * the messages of the first are handled. The second is only for at least half of all handlers: otherwise, the first one will
+   * return soon.
    */
   #wanted(): number {
     const free = this.#concurrency - this.#running.size - this.#requested;
     const isSecond = this.#pulls > 0;
     if (this.#pulls === MAX_PULLS || this.#settling >= this.#concurrency || (isSecond && free * 2 < this.#concurrency)) return 0;
-    return Math.min(free, MAX_PULL);
+    return Math.min(isSecond ? free : Math.ceil(free / 2), MAX_PULL);
   }
 
   /** Waits until something ends. All that ends in the same turn of the event loop counts as one change. */

@@ -143,12 +143,16 @@ class Worker:
     def _wanted(self) -> int:
         """Returns the number of messages to pull now.
 
-        A second pull is only for at least half of the handlers: otherwise, the first one will return soon.
+        The first pull is for half of the free handlers, so that the gateway can fill a second one while the messages of
+        the first are handled. The second is only for at least half of all handlers: otherwise, the first one will
+        return soon.
         """
         free = self._concurrency - len(self._running) - sum(self._pulls.values())
         if len(self._pulls) == MAX_PULLS or self._settling >= self._concurrency:
             return 0
-        return min(free, MAX_PULL) if not self._pulls or free * 2 >= self._concurrency else 0
+        if not self._pulls:
+            return min((free + 1) // 2, MAX_PULL)
+        return min(free, MAX_PULL) if free * 2 >= self._concurrency else 0
 
     async def _change(self) -> None:
         """Waits until something ends. All that ends in the same turn of the event loop counts as one change."""

@@ -227,13 +227,16 @@ public final class Worker implements Runnable, AutoCloseable {
         return max;
     }
 
-    /** A second pull is only for at least half of the handlers: otherwise, the first one will return soon. */
+    /**
+     * The first pull is for half of the free handlers, so that the gateway can fill a second one while the messages of the first are
+     * handled. The second is only for at least half of all handlers: otherwise, the first one will return soon.
+     */
     private int wanted() {
         int concurrency = options.concurrency();
         int free = concurrency - running.size() - requested;
         boolean isSecond = !pulls.isEmpty();
         if (isStopped || pulls.size() >= MAX_PULLS || settling >= concurrency || (isSecond && free < concurrency - free)) return 0;
-        return Math.max(0, Math.min(free, MAX_PULL));
+        return Math.max(0, Math.min(isSecond ? free : (free + 1) / 2, MAX_PULL));
     }
 
     private void pull(int max) {
