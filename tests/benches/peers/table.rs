@@ -171,7 +171,7 @@ fn clients(report: &mut Report, all: &[Found]) {
                 report.reach(Reach::at_least(title, goal, "×", ratio));
             }
         }
-        if let Some(gateway) = good(&ours.handlers[1]).map(|speed| speed.programs[1]) {
+        if let Some(gateway) = median_round(&ours.handlers[1]).map(|speed| speed.programs[1]) {
             let title = format!("{}, CPU of the gateway with 200 handlers", ours.peer.title);
             report.reach(Reach::at_most(title, (20.0, 10.0), " µs", gateway));
         }
@@ -203,7 +203,7 @@ fn clients(report: &mut Report, all: &[Found]) {
             Figure::Drain(1),
         ] {
             let rounds = figure.of(found);
-            match (rate(rounds), good(rounds)) {
+            match (rate(rounds), median_round(rounds)) {
                 (
                     Some(rate),
                     Some(Speed {
@@ -262,7 +262,7 @@ impl Figure {
 }
 
 /// The round of the median rate.
-fn good(rounds: &[Result<Speed, String>]) -> Option<Speed> {
+fn median_round(rounds: &[Result<Speed, String>]) -> Option<Speed> {
     let mut good: Vec<Speed> = rounds.iter().flatten().copied().collect();
     good.sort_by(|a, b| a.rate.total_cmp(&b.rate));
     good.get(good.len() / 2).copied()
