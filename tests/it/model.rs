@@ -66,7 +66,7 @@ async fn check(shards: u16) {
                 let (steps, why) = shrink(&server, &connection, &mix, &steps[..], why).await;
                 let list: Vec<_> = (steps.iter()).map(|step| format!("  {step:?}\n")).collect();
                 panic!(
-                    "after {before} steps, in the run of LISA_MODEL_SEED={seed}, {shards} shards:\n{mix:?}\n{}{why}",
+                    "{why}\nafter {before} steps, in the run of LISA_MODEL_SEED={seed}, {shards} shards:\n{mix:?}\n{}",
                     list.concat()
                 );
             }

@@ -118,7 +118,7 @@ pub const MAX_BATCH: usize = 200;
 pub const MAX_SEND_BATCH: usize = 100;
 
 /// The maximum number of messages in one call of a general script other than send, move and ack, which costs more per message.
-pub(crate) const MAX_GENERAL_BATCH: usize = 50;
+pub const MAX_GENERAL_BATCH: usize = 50;
 
 /// The maximum number of messages in one send, move, or ack of a general topic. These scripts handle most batches as a whole.
 pub(crate) const MAX_GENERAL_HOT_BATCH: usize = 100;

@@ -170,7 +170,7 @@ impl Run {
             Call::Requeue(group, seen) if self.shards[0].place_of(group).is_some() => {
                 let requeued = broker.requeue(&topic, group, seen).await?;
                 let mut expected = 0;
-                for (shard, seen) in self.on_shards(seen) {
+                for (shard, seen) in self.calls_by_shard(seen) {
                     let reference = &mut self.shards[shard];
                     let g = reference.place_of(group).unwrap_or_default();
                     expected += reference.requeue(clock, g, &seen);
@@ -180,7 +180,7 @@ impl Run {
             Call::Purge(group, seen) if self.shards[0].place_of(group).is_some() => {
                 let purged = broker.purge(&topic, group, seen).await?;
                 let mut expected = 0;
-                for (shard, seen) in self.on_shards(seen) {
+                for (shard, seen) in self.calls_by_shard(seen) {
                     let reference = &mut self.shards[shard];
                     let g = reference.place_of(group).unwrap_or_default();
                     expected += reference.purge(clock, g, &seen);

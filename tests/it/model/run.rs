@@ -5,7 +5,9 @@ use super::mix::Mix;
 use super::reference::{Reference, Rules};
 use super::steps::{CONSUMERS, Ending, Sent, Step, Time, What};
 use super::watch::Watch;
-use lisa_core::broker::{BrokerError, Declare, Settlement, TopicHandle, Verdict};
+use lisa_core::broker::{
+    BrokerError, Declare, MAX_GENERAL_BATCH, Settlement, TopicHandle, Verdict,
+};
 use lisa_core::message::{EntryId, Expiry, MessageId, Options, PreparedMessage, Record};
 use lisa_core::redis::{Connection, Reader};
 use lisa_core::retry::RetryPolicy;
@@ -369,8 +371,9 @@ impl Run {
         Ok(seen)
     }
 
-    /// Returns what was seen, by the shards that are asked about it.
-    pub(super) fn on_shards(&self, seen: &Seen) -> BTreeMap<usize, Seen> {
+    /// Returns what each call of a change of garbage names, and its shard. All shards that an id may be on are asked, and an
+    /// id that is on three of them was seen three times: more than one call takes.
+    pub(super) fn calls_by_shard(&self, seen: &Seen) -> Vec<(usize, Seen)> {
         let mut shards: BTreeMap<usize, Seen> = BTreeMap::new();
         for item in seen {
             for shard in self.relay.topic().shards_of(&item.0, None) {
@@ -378,6 +381,10 @@ impl Run {
                 shards.entry(shard).or_default().push(item.clone());
             }
         }
-        shards
+        let calls = shards.iter().flat_map(|(shard, seen)| {
+            let calls = seen.chunks(MAX_GENERAL_BATCH);
+            calls.map(|seen| (*shard, seen.to_vec()))
+        });
+        calls.collect()
     }
 }
