@@ -165,6 +165,8 @@ async fn what_waited_behind_its_key_or_a_window_keeps_its_due_time() {
             send(relay.broker(), relay.topic(), other).await;
         }
         relay.move_due(50).await;
+        // Moved later than it was due.
+        relay.step(1000);
         let topic = open(&relay, 2).await;
         assert_eq!(migrate_out(relay.broker(), &topic).await, 0);
         let topic = relay.broker().known(topic.name()).unwrap();

@@ -283,20 +283,27 @@ async fn a_message_that_failed_is_not_merged_into() {
 
 #[tokio::test]
 async fn a_lapse_in_one_group_ends_the_merge_for_all() {
-    let stage = Stage::of(&["a", "b"]).await;
-    stage.pause_group("b", true).await;
-    stage.send(&[message("m1", ms(0)).merge("x").ttl(5)]).await;
-    stage.pass(5).await;
-    assert_eq!(
-        stage.states().await,
-        [
-            "backlog:b m1",
-            "garbage:a m1@5",
-            "garbage_info:a m1=expired 0 its ttl is over",
-            "left m1=2"
-        ]
-    );
-    stage.assert_whole().await;
+    for on_expired in [OnExpired::Garbage, OnExpired::Drop] {
+        let stage = Stage::with(TopicSettings {
+            on_expired,
+            ..groups(&["a", "b"])
+        })
+        .await;
+        stage.pause_group("b", true).await;
+        stage.send(&[message("m1", ms(0)).merge("x").ttl(5)]).await;
+        stage.pass(5).await;
+        let lapsed: &[_] = match on_expired {
+            OnExpired::Garbage => &[
+                "backlog:b m1",
+                "garbage:a m1@5",
+                "garbage_info:a m1=expired 0 its ttl is over",
+                "left m1=2",
+            ],
+            OnExpired::Drop => &["backlog:b m1", "left m1=1"],
+        };
+        assert_eq!(stage.states().await, lapsed);
+        stage.assert_whole().await;
+    }
 }
 
 #[tokio::test]

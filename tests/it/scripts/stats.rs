@@ -442,9 +442,11 @@ async fn what_holds_a_delivery_with_a_lease_of_its_own_is_no_consumer() {
     assert!(dropped.unwrap());
     assert_eq!(counts().await, (0, 2));
     // The manager touches both.
+    let idle = settings().lease;
     relay
-        .age(long.attempt.entry, "worker-leases", settings().lease)
+        .set_idle(short.attempt.entry, SHORT_LEASES, idle)
         .await;
+    relay.age(long.attempt.entry, "worker-leases", idle).await;
     assert_eq!(relay.reclaim().await.held, 2);
     assert_eq!(counts().await, (0, 2));
     let page = broker.list(topic, group, State::InFlight, None, 10).await;
