@@ -3,7 +3,7 @@
 
 use crate::journal::Journal;
 use crate::member::Member;
-use crate::plan::{LISTENERS, READERS};
+use crate::plan::{GATEWAYS, LISTENERS, READERS};
 use crate::settings::{Role, Settings, worker_topic};
 use crate::shards::Shards;
 use lisa_tests::{FaultProxy, Process, free_port};
@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, MutexGuard};
 /// The interval at which the processes are checked.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The processes by name and role; each consumer's subscription is in [`Settings::subscription`].
+/// The processes by name and role; what each consumer serves is in [`Settings::serves`].
 const MEMBERS: &[(&str, Role)] = &[
     ("producer-1", Role::Producer),
     ("producer-2", Role::Producer),
@@ -30,6 +30,8 @@ const MEMBERS: &[(&str, Role)] = &[
     ("wild-1", Role::Consumer),
     ("command-1", Role::Consumer),
     ("clock-1", Role::Consumer),
+    (GATEWAYS[0], Role::Consumer),
+    (GATEWAYS[1], Role::Consumer),
     (READERS[0], Role::Consumer),
     (READERS[1], Role::Consumer),
     (LISTENERS[0], Role::Listener),

@@ -1,5 +1,6 @@
 //! The checks of a run's history: Lisa must keep her promises.
 
+mod due;
 mod special;
 #[cfg(test)]
 mod tests;
@@ -47,6 +48,8 @@ pub(crate) struct Verdict {
     pub(crate) explained_by: BTreeMap<String, u64>,
     pub(crate) lost: u64,
     pub(crate) early: u64,
+    /// Attempts that received another due time than they had.
+    pub(crate) misdated: u64,
     pub(crate) disordered: u64,
     /// Messages that went to garbage although they could have succeeded.
     pub(crate) given_up: u64,
@@ -74,6 +77,7 @@ pub(crate) fn judge(history: &History) -> Verdict {
         case.count();
         case.lost();
         case.early();
+        case.misdated();
         case.uncalled();
         case.duplicates();
         if let Some(key) = message.key {

@@ -17,6 +17,7 @@ mod machine;
 mod member;
 mod options;
 mod plan;
+mod puller;
 mod pullout;
 mod record;
 mod report;

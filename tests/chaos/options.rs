@@ -73,7 +73,7 @@ impl Options {
             }
         }
         if options.messages == 0 || !(0.05..=1440.0).contains(&options.minutes) {
-            return Err("allowed are at least one message and 0.05 to 1440 minutes".to_owned());
+            return Err("--messages must be at least 1, and --minutes 0.05 to 1440".to_owned());
         }
         Ok(options)
     }

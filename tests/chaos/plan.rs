@@ -20,6 +20,8 @@ pub(crate) enum Topic {
     Command,
     /// Printed by [`LISTENERS`], each of which gets every message: the topic has no named group.
     Radio,
+    /// Pulled from [`GATEWAYS`].
+    Pulled,
     /// With two groups, [`GROUPS`], each read by the process of [`READERS`] at its place.
     Twice,
 }
@@ -29,17 +31,20 @@ pub(crate) const READERS: [&str; 2] = ["twice-first", "twice-second"];
 pub(crate) const GROUPS: [&str; 2] = ["first", "second"];
 /// The processes that read [`Topic::Radio`].
 pub(crate) const LISTENERS: [&str; 2] = ["radio-1", "radio-2"];
+/// The processes that workers pull [`Topic::Pulled`] from.
+pub(crate) const GATEWAYS: [&str; 2] = ["gateway-1", "gateway-2"];
 /// The topic of a recurring message, which no sender sends; its schedule and its interval in ms are in [`SCHEDULE`].
 pub(crate) const TICKS: &str = "ticks";
 pub(crate) const SCHEDULE: (&str, u64) = ("tick", 2000);
 
 impl Topic {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Plain,
         Self::Keyed,
         Self::Lines,
         Self::Wild,
         Self::Command,
+        Self::Pulled,
         Self::Radio,
         Self::Twice,
     ];
@@ -53,6 +58,7 @@ impl Topic {
             Self::Lines => "lines",
             Self::Wild => "wild",
             Self::Command => "command",
+            Self::Pulled => "pulled",
             Self::Radio => "radio",
             Self::Twice => "twice",
         }
@@ -78,7 +84,9 @@ impl Topic {
         Duration::from_secs(match self {
             Self::Plain => 180,
             Self::Keyed => 25,
-            Self::Lines | Self::Wild | Self::Command | Self::Radio | Self::Twice => 20,
+            Self::Lines | Self::Wild | Self::Command | Self::Pulled | Self::Radio | Self::Twice => {
+                20
+            }
         })
     }
 }
@@ -215,7 +223,8 @@ impl Dice {
             .wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mut dice = Rng::with_seed(mixed);
         let topic = match dice.u32(0..100) {
-            0..50 => Topic::Plain,
+            0..42 => Topic::Plain,
+            42..50 => Topic::Pulled,
             50..52 => Topic::Twice,
             52..55 => Topic::Radio,
             55..77 => Topic::Keyed,
@@ -259,7 +268,7 @@ impl Dice {
     fn plan(&self, topic: Topic, dice: &mut Rng) -> Plan {
         let die = dice.u32(0..10_000);
         match topic {
-            Topic::Plain => match die {
+            Topic::Plain | Topic::Pulled => match die {
                 0..100 => Plan::Work(dice.u64(50..1000)),
                 100..110 => Plan::Work(dice.u64(3000..4500)),
                 110..115 => Plan::Hang,

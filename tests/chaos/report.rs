@@ -54,7 +54,7 @@ pub(crate) fn markdown(
     }
     text += "\nHow to read it: [testing](../../shared/docs/internals/testing.md).\n\n";
     text += "| | |\n|---|---:|\n";
-    let rows: [(&str, u64); 23] = [
+    let rows: [(&str, u64); 24] = [
         ("messages sent", verdict.sent),
         ("accepted", verdict.accepted),
         ("of unknown fate to their senders", verdict.unknown),
@@ -77,6 +77,7 @@ pub(crate) fn markdown(
         ("ended before everything was deleted", faults.ended),
         ("**lost**", verdict.lost),
         ("**early**", verdict.early),
+        ("**with another due time**", verdict.misdated),
         ("**out of order**", verdict.disordered),
         ("**duplicates without a reason**", verdict.unexplained),
         ("**in garbage without a plan**", verdict.given_up),

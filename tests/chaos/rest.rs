@@ -73,6 +73,7 @@ pub(crate) async fn leftovers(world: &World) -> Result<(), String> {
                 "series",
                 "series15",
                 "observed",
+                "token_key",
             ]
             .contains(&what)
         } else if key.starts_with(&ticks) {

@@ -1,6 +1,6 @@
 //! The configuration of each process, and how it is started.
 
-use crate::plan::{SCHEDULE, TICKS, Topic};
+use crate::plan::{GATEWAYS, SCHEDULE, TICKS, Topic};
 use crate::shards::Shards;
 use lisa_tests::Launch;
 use std::path::PathBuf;
@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) redis: u16,
     /// The port of the webhook target.
     pub(crate) target: u16,
+    /// The ports of the gateways, in the order of [`GATEWAYS`].
+    pub(crate) gateways: [u16; GATEWAYS.len()],
     pub(crate) folder: PathBuf,
     /// The numbers of shards.
     pub(crate) shards: Arc<Shards>,
@@ -36,7 +38,7 @@ pub(crate) const NAMESPACE: &str = "chaos";
 impl Settings {
     /// The configuration of a process that reaches Redis at this port.
     pub(crate) fn toml(&self, redis: u16, listen: u16, name: &str) -> String {
-        let subscription = self.subscription(name);
+        let serves = self.serves(name);
         let topics = Topic::ALL.map(|topic| {
             let (name, shards) = (topic.name(), self.shards.of(topic));
             let window = topic.dedup_window().as_secs();
@@ -68,7 +70,7 @@ impl Settings {
             doctor = "*/5 * * * * *"
             [consumer]
             listen = "127.0.0.1:{listen}"
-            {subscription}
+            {serves}
             [shutdown]
             grace = "5s"
             [topic_defaults]
@@ -86,7 +88,12 @@ impl Settings {
         )
     }
 
-    fn subscription(&self, name: &str) -> String {
+    /// A consumer's gateway or subscription, by its name.
+    fn serves(&self, name: &str) -> String {
+        if let Some(index) = GATEWAYS.iter().position(|gateway| *gateway == name) {
+            let port = self.gateways[index];
+            return format!("[consumer.gateway]\nlisten = \"127.0.0.1:{port}\"");
+        }
         let (topic, sink) = match name.split('-').next().unwrap_or_default() {
             "hook" => {
                 let url = format!("http://127.0.0.1:{}/{name}", self.target);

@@ -3,11 +3,13 @@
 use crate::disk::Disk;
 use crate::fleet::Fleet;
 use crate::journal::Journal;
+use crate::plan::GATEWAYS;
+use crate::puller;
 use crate::record::{Record, now};
 use crate::settings::Settings;
 use crate::shards::Shards;
 use crate::target;
-use lisa_tests::{Aof, Server, Stopwatch};
+use lisa_tests::{Aof, Server, Stopwatch, free_port};
 use redis::{Cmd, FromRedisValue};
 use std::path::Path;
 use std::sync::Arc;
@@ -55,9 +57,11 @@ impl World {
             target: target::serve(journal.clone(), tasks)
                 .await
                 .expect("a port for the webhook target"),
+            gateways: GATEWAYS.map(|_| free_port()),
             folder: folder.to_owned(),
             shards: Arc::new(Shards::default()),
         };
+        puller::start(settings.gateways, &journal, tasks);
         let fleet = Arc::new(Fleet::start(settings, journal.clone()).await);
         let watched = fleet.clone();
         tasks.spawn(async move { watched.watch().await });

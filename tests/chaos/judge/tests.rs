@@ -75,6 +75,26 @@ fn a_handler_before_the_due_time_is_early() {
 }
 
 #[test]
+fn an_attempt_keeps_its_due_time() {
+    let misdated = |lines: &str| judged(lines).misdated;
+    let told = WELL.replace("begin 0 1 151", "begin 0 1 152");
+    assert_eq!(misdated(&told), 1, "another than its receipt");
+    let moved = format!("{told}140 moved 0 130 22 done 152\n");
+    assert_eq!(misdated(&moved), 0);
+    let again = |attempt: u32| format!("{WELL}9000 begin 0 {attempt} 9000 keyed-2\n");
+    assert_eq!(misdated(&again(1)), 1);
+    assert_eq!(misdated(&again(2)), 0);
+    let twice = format!("{}9100 begin 0 2 9001 keyed-1\n", again(2));
+    assert_eq!(misdated(&twice), 1);
+    let deleted = format!("{}500 flushed 499\n", again(1));
+    assert_eq!(
+        misdated(&deleted),
+        0,
+        "sent again after everything was deleted"
+    );
+}
+
+#[test]
 fn a_duplicate_needs_a_reason_in_its_own_process() {
     let again = format!("{WELL}9000 begin 0 2 9000 keyed-2\n9001 end 0 2 keyed-2 done\n");
     let verdict = judged(&again);
