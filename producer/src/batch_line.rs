@@ -301,8 +301,8 @@ mod tests {
             "headers.ä:",
             "key: \"\\0\"",
             "merge_key:",
-            "priority: allowed is a whole number from -2147483648 to 2147483647",
-            "ttl: allowed is 1ms to 3653d",
+            "priority: must be a whole number from -2147483648 to 2147483647",
+            "ttl: must be 1ms to 3653d",
             "retry: not a retry policy",
             "replace:",
         ] {
@@ -313,7 +313,7 @@ mod tests {
         let both = r#"{"payload":1,"ttl":"1s","expires_at":"2026-11-21T09:30:00Z"}"#;
         assert_eq!(refusal(both), "expires_at: cannot be combined with ttl");
         let itself = r#"{"payload":1,"replace":"a","id":"a"}"#;
-        assert!(refusal(itself).starts_with("replace: allowed is"));
+        assert!(refusal(itself).starts_with("replace: must be"));
         for number in ["2147483648", "\"1\"", "[]"] {
             let line = format!(r#"{{"payload":1,"priority":{number}}}"#);
             assert!(refusal(&line).starts_with("priority: "), "{number}");

@@ -58,7 +58,7 @@ fn named(options: &PullOptions, from: &mut impl Reader) {
         name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control)
     };
     if let Some(name) = options.consumer.as_ref().filter(bad) {
-        let why = format!("allowed are 1 to {MAX_NAME} bytes without control characters");
+        let why = format!("must be 1 to {MAX_NAME} bytes without control characters");
         from.problem("consumer", name.as_str().into(), why);
     }
 }
@@ -206,7 +206,7 @@ async fn options(
     let options: PullOptions = read_fields(&body)?;
     let is_raw = names(&headers, ACCEPT, OCTETS);
     if is_raw && options.max > 1 {
-        let why = format!("allowed is 1 with Accept: {OCTETS}");
+        let why = format!("must be 1 with Accept: {OCTETS}");
         return Err(Problem::new(ProblemCode::Invalid, format!("max: {why}")).error("max", why));
     }
     Ok((options, is_raw))

@@ -44,7 +44,7 @@ pub(super) fn duration(field: &str, text: Option<&String>) -> Result<Option<Dura
 pub(super) fn limit(limit: Option<usize>, default: usize, most: usize) -> Result<usize, Problem> {
     let limit = limit.unwrap_or(default);
     if !(1..=most).contains(&limit) {
-        return Err(invalid("limit", &format!("allowed is 1 to {most}")));
+        return Err(invalid("limit", &format!("must be 1 to {most}")));
     }
     Ok(limit)
 }

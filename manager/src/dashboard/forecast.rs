@@ -44,7 +44,7 @@ pub(super) async fn show(
     let wanted = fields.value::<u64>("for")?.unwrap_or(24 * 3_600);
     let Some((_, seconds)) = PERIODS.iter().find(|(_, seconds)| *seconds == wanted) else {
         let allowed = PERIODS.map(|(_, seconds)| seconds.to_string()).join(", ");
-        let detail = format!("for: allowed are {allowed}, in seconds");
+        let detail = format!("for: must be one of {allowed}, in seconds");
         return Err(Failure::new(ProblemCode::Invalid, detail));
     };
     let topic = match fields.text("topic").filter(|name| !name.is_empty()) {

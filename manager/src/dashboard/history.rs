@@ -134,7 +134,7 @@ async fn charts(
     let chosen = wanted.unwrap_or(DEFAULT);
     if !periods.iter().any(|(_, seconds)| *seconds == chosen) {
         let allowed: Vec<_> = periods.iter().map(|(_, of)| of.to_string()).collect();
-        let allowed = format!("allowed are {}, in seconds", allowed.join(", "));
+        let allowed = format!("must be one of {}, in seconds", allowed.join(", "));
         return Err(Failure::invalid("history", &allowed));
     }
     let period = of(chosen).map_err(|error| Failure::invalid("history", &error))?;

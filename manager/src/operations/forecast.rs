@@ -55,9 +55,9 @@ impl Default for Period {
 /// The reason why a period and a step are not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidPeriod {
-    #[error("allowed is 1 s to {}", format_duration(LONGEST_DELAY))]
+    #[error("must be 1 s to {}", format_duration(LONGEST_DELAY))]
     For,
-    #[error("allowed is 1 s to the whole period")]
+    #[error("must be 1 s to the whole period")]
     Step,
 }
 

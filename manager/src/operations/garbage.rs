@@ -26,7 +26,7 @@ pub(crate) enum Verb {
 
 /// The text is not a verb.
 #[derive(Debug, thiserror::Error)]
-#[error("allowed are requeue and purge")]
+#[error("must be requeue or purge")]
 pub(crate) struct UnknownVerb;
 
 impl FromStr for Verb {

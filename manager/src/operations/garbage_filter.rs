@@ -59,7 +59,7 @@ impl Filter {
         };
         let error = self.error.as_deref().map(|error| {
             if error.chars().count() > LONGEST_ERROR {
-                let why = format!("allowed are 1 to {LONGEST_ERROR} characters");
+                let why = format!("must be 1 to {LONGEST_ERROR} characters");
                 return Err(invalid("error", &why));
             }
             let parts = error.split(['#', '*', '…']).filter(|part| !part.is_empty());

@@ -26,7 +26,7 @@ const QUARTER: Duration = Duration::from_mins(15);
 /// The reason why there is no history of a period.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoHistory {
-    #[error("allowed is 1m to {}", format_duration(*.0))]
+    #[error("must be 1m to {}", format_duration(*.0))]
     For(Duration),
     #[error("it is off; set manager.history.enabled")]
     Off,

@@ -172,7 +172,7 @@ impl<B: PartialOrd> Bounded<B> for Vec<B> {
 /// Returns the message for a value that its limits do not allow.
 pub fn refusal<T>(value: &T, limits: &impl Limits<T>) -> Option<String> {
     let allowed = limits.text()?;
-    (!limits.allow(value)).then(|| format!("allowed is {allowed}"))
+    (!limits.allow(value)).then(|| format!("must be {allowed}"))
 }
 
 /// Reads a value where a source cannot unset it, and checks its limits.

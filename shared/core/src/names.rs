@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The error for a text that is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a {what}: allowed is {rule}")]
+#[error("{text:?} is not a {what}: must be {rule}")]
 pub struct InvalidName {
     /// The kind of name, e.g. "topic".
     pub what: &'static str,
@@ -321,7 +321,7 @@ mod tests {
         let error = "A".parse::<Group>().expect_err("upper case");
         assert_eq!(
             error.to_string(),
-            "\"A\" is not a group: allowed is [a-z0-9][a-z0-9_-]{0,63}"
+            "\"A\" is not a group: must be [a-z0-9][a-z0-9_-]{0,63}"
         );
     }
 

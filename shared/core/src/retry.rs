@@ -135,14 +135,11 @@ impl Fields for RetryPolicy {
         };
         match &policy {
             Self::Exponential { base, max, .. } if base > max => {
-                let message = format!(
-                    "allowed is at least base, which is {}",
-                    format_duration(*base)
-                );
+                let message = format!("must be at least base, which is {}", format_duration(*base));
                 from.problem("max", max.show(), message);
             }
             Self::List { delays, .. } if !(1..=100).contains(&delays.len()) => {
-                from.problem("delays", delays.show(), "allowed is 1 to 100 delays".into());
+                from.problem("delays", delays.show(), "must be 1 to 100 delays".into());
             }
             _ => {}
         }
@@ -363,7 +360,7 @@ mod tests {
             (r#"{"delay":"5s"}"#, "delay"),
             (r#"{"base":5}"#, "5"),
             (r#"{"base":"5"}"#, "unit"),
-            (r#"{"factor":0.5}"#, "factor = 0.5: allowed is 1.0 to 100.0"),
+            (r#"{"factor":0.5}"#, "factor = 0.5: must be 1.0 to 100.0"),
             (r#"{"kind":"list","delays":[]}"#, "1 to 100 delays"),
         ] {
             let error = text.parse::<RetryPolicy>().expect_err(text).to_string();

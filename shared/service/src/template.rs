@@ -51,7 +51,7 @@ impl Template {
                             names.iter().map(|name| format!("{{{name}}}")).collect();
                         let allowed = allowed.join(", ");
                         return Err(format!(
-                            "unknown placeholder {{{name}}}; allowed is {allowed}"
+                            "unknown placeholder {{{name}}}; must be one of {allowed}"
                         ));
                     }
                 },
@@ -178,7 +178,7 @@ mod tests {
         }
         assert_eq!(
             Template::parse("{group}", NAMES).unwrap_err(),
-            "unknown placeholder {group}; allowed is {topic}, {id}, {header:NAME}"
+            "unknown placeholder {group}; must be one of {topic}, {id}, {header:NAME}"
         );
         assert!(Template::parse("{header:x}", &["topic"]).is_err());
     }

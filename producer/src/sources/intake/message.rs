@@ -65,7 +65,7 @@ pub(in crate::sources) fn read(
 ) -> Result<Outgoing, String> {
     if incoming.headers.len() > MAX_HEADERS {
         let count = incoming.headers.len();
-        return Err(format!("{count} headers: allowed are up to {MAX_HEADERS}"));
+        return Err(format!("{count} headers: must be at most {MAX_HEADERS}"));
     }
     let topic = topic(&incoming, source)?;
     let (mut options, mut own, mut left_out, mut delay) =
@@ -327,7 +327,7 @@ mod tests {
             ),
             (
                 &[("to", "A B")],
-                "topic: \"A B\" is not a topic: allowed is [A-Za-z0-9][A-Za-z0-9._-]{0,79}",
+                "topic: \"A B\" is not a topic: must be [A-Za-z0-9][A-Za-z0-9._-]{0,79}",
             ),
         ] {
             assert_eq!(read(headers).unwrap_err(), expected);

@@ -163,7 +163,7 @@ macro_rules! integers {
                 };
                 number.and_then(|number| Self::try_from(number).ok()).ok_or_else(|| {
                     let (low, high) = (Self::MIN, Self::MAX);
-                    format!("allowed is a whole number from {low} to {high}")
+                    format!("must be a whole number from {low} to {high}")
                 })
             }
 

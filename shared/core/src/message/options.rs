@@ -103,7 +103,7 @@ fields! {
 }
 
 /// The error detail for a message that would replace itself.
-pub const REPLACES_ITSELF: &str = "allowed is the id of another message";
+pub const REPLACES_ITSELF: &str = "must be the id of another message";
 
 fn together(options: &MessageOptions, from: &mut impl Reader) {
     let MessageOptions {

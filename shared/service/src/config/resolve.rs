@@ -331,12 +331,12 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
         .as_ref()
         .is_some_and(|name| !(1..=64).contains(&name.chars().count()))
     {
-        row.reject("name", "allowed is 1 to 64 characters");
+        row.reject("name", "must be 1 to 64 characters");
     }
     if scopes.as_ref().is_some_and(Vec::is_empty) {
         row.reject(
             "scopes",
-            "allowed is at least one of send, read, operate, receive and payload",
+            "must be at least one of send, read, operate, receive and payload",
         );
     }
     let secret = aws_secret(&mut row, name.as_deref());
@@ -358,7 +358,7 @@ fn aws_secret(row: &mut Table<'_>, name: Option<&str>) -> Option<Secret> {
     if !name?.chars().all(is_plain) {
         row.reject(
             "name",
-            "with aws_secret_file, allowed are letters, digits, `.`, `_` and `-`",
+            "with aws_secret_file, must consist of letters, digits, `.`, `_` and `-`",
         );
     }
     let [secret] = <[Secret; 1]>::try_from(lines)

@@ -314,7 +314,7 @@ fn amqp(table: &mut Table<'_>) -> Option<SinkConfig> {
         Any,
     );
     if exchange.len() > MAX_SHORT_STRING {
-        table.reject("exchange", "allowed is up to 255 bytes");
+        table.reject("exchange", "must be up to 255 bytes");
     }
     let routing_key = template(
         table,
@@ -456,7 +456,7 @@ fn command(table: &mut Table<'_>) -> Option<SinkConfig> {
                 );
             }
         }
-        Some(_) => table.reject("command", "allowed is a list whose first item is a program"),
+        Some(_) => table.reject("command", "must be a list whose first item is a program"),
     }
     let environment = table.read(
         Field::new(
@@ -475,7 +475,7 @@ fn command(table: &mut Table<'_>) -> Option<SinkConfig> {
     if environment.len() > MAX_VARIABLES {
         table.reject(
             "environment",
-            format!("allowed is up to {MAX_VARIABLES} names"),
+            format!("must be up to {MAX_VARIABLES} names"),
         );
     }
     Some(SinkConfig::Command {

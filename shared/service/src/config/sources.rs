@@ -94,7 +94,7 @@ fn source(mut row: Table<'_>, others: &[SourceConfig]) -> Option<SourceConfig> {
     );
     if let Some(name) = &name {
         if !is_name(name) {
-            row.reject("name", "allowed is [a-z0-9][a-z0-9_-]{0,30}");
+            row.reject("name", "must be [a-z0-9][a-z0-9_-]{0,30}");
         }
         if name.parse::<CallbackOutcome>().is_ok() {
             // The ids that it derives from a hash would be those of callbacks, which no sender may choose.
@@ -205,7 +205,7 @@ fn amqp(table: &mut Table<'_>) -> Option<SourceFrom> {
     if let Some(queue) = &queue
         && !(1..=MAX_SHORT_STRING).contains(&queue.len())
     {
-        table.reject("queue", "allowed is 1 to 255 bytes");
+        table.reject("queue", "must be 1 to 255 bytes");
     }
     let prefetch = prefetch(table);
     Some(SourceFrom::Amqp(AmqpSourceSettings {
@@ -234,10 +234,7 @@ fn nats(table: &mut Table<'_>, name: Option<&str>) -> Option<SourceFrom> {
             .as_ref()
             .is_some_and(|text| text.is_empty() || text.contains(is_bad))
         {
-            table.reject(
-                key,
-                "allowed is a name without spaces and without . * > / \\",
-            );
+            table.reject(key, "must be a name without spaces and without . * > / \\");
         }
     }
     let prefetch = prefetch(table);
@@ -279,10 +276,10 @@ fn kafka(table: &mut Table<'_>, name: Option<&str>) -> Option<SourceFrom> {
         }
     }
     if dead_letter_topic.is_some() && dead_letter_topic == topic {
-        table.reject("dead_letter_topic", "allowed is another topic");
+        table.reject("dead_letter_topic", "must be another topic");
     }
     if group.as_deref() == Some("") {
-        table.reject("group", "allowed is at least one character");
+        table.reject("group", "must be at least one character");
     }
     let refused = match (dead_letter_topic, skip_refused) {
         (Some(_), true) => {

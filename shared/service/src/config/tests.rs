@@ -133,7 +133,7 @@ fn every_mistake_is_reported_at_once_with_path_value_and_source() {
         ]
     );
     assert_eq!(error.to_string().lines().count(), 10);
-    let line = format!("topics.orders.lease = \"100d\": allowed is 1s to 12h ({path})");
+    let line = format!("topics.orders.lease = \"100d\": must be 1s to 12h ({path})");
     assert!(error.to_string().contains(&line), "{error}");
 }
 

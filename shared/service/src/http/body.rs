@@ -20,7 +20,7 @@ pub use memory::{BodyLimits, Reservation};
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     /// The body is longer than allowed.
-    #[error("body of at least {size} bytes, allowed are {limit}")]
+    #[error("body of at least {size} bytes: must be at most {limit}")]
     TooLarge {
         /// The declared length, or that of the part that was read, in bytes.
         size: usize,
@@ -392,7 +392,7 @@ mod tests {
     #[tokio::test]
     async fn a_body_over_the_limit_is_refused_declared_or_not() {
         let declared = read_limited(Body::from("abcdef"), 5, &soon()).await;
-        let text = "body of at least 6 bytes, allowed are 5";
+        let text = "body of at least 6 bytes: must be at most 5";
         assert_eq!(declared.unwrap_err().to_string(), text);
         let found = read_limited(pieces(&["ab", "cd", "ef"]), 5, &soon()).await;
         assert_eq!(found.unwrap_err().to_string(), text);

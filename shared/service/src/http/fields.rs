@@ -65,7 +65,7 @@ mod tests {
                 "body is not valid: EOF while parsing",
             ),
             ("{} {}", "body", "body is not valid: trailing characters"),
-            ("{\"one\": \"x\"}", "one", "one: allowed is a whole number"),
+            ("{\"one\": \"x\"}", "one", "one: must be a whole number"),
             ("{\"onne\": 1}", "onne", "onne: unknown field"),
         ] {
             let problem = read_fields::<Pair>(text.as_bytes()).unwrap_err();

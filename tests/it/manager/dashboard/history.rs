@@ -54,7 +54,7 @@ async fn the_overview_draws_the_sums_of_all_topics_and_leaves_gaps() {
     let (status, page) = site.get("/?history=5", "").await;
     assert!(status == 422 && page.contains("604800"), "{page}");
     let refused = site.api.get("/v1/history?for=5s").await.expect(422);
-    assert!(refused.body.contains("allowed is 1m to 7d"), "{refused:?}");
+    assert!(refused.body.contains("must be 1m to 7d"), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -99,7 +99,7 @@ def options_of(options: Mapping[str, Any], content_type: str) -> dict[str, Any]:
     """Returns the options of a message as JSON has them, with an id and the content type."""
     for name in options:
         if name not in _OPTIONS:
-            raise TypeError(f"unknown option {name!r}; allowed are {', '.join(_OPTIONS)}")
+            raise TypeError(f"unknown option {name!r}; must be one of {', '.join(_OPTIONS)}")
     result = given(options)
     result.setdefault("id", new_id())
     headers = {name.lower(): value for name, value in result.get("headers", {}).items()}

@@ -287,7 +287,7 @@ def _checked(outcome: Outcome | None) -> Outcome:
     if outcome is None:
         return Ack()
     if not isinstance(outcome, (Ack, Retry, Defer, Reject)):
-        raise TypeError(f"the handler returned {outcome!r}; allowed are None, Ack, Retry, Defer and Reject")
+        raise TypeError(f"the handler returned {outcome!r}; must be None, Ack, Retry, Defer or Reject")
     outcome_body(outcome)
     return outcome
 

@@ -92,19 +92,19 @@ pub(super) fn check(settings: &TopicSettings, from: &mut impl Reader) {
         ),
         (
             !groups.iter().any(Group::is_of_instance),
-            "any name that does not begin with instance-",
+            "a name that does not begin with instance-",
         ),
     ] {
         if !ok {
-            from.problem("groups", groups.show(), format!("allowed is {allowed}"));
+            from.problem("groups", groups.show(), format!("must be {allowed}"));
         }
     }
     if burst.is_some() && settings.rate.is_none() {
-        let message = "allowed is \"none\", because rate is not set";
+        let message = "must be \"none\", because rate is not set";
         from.problem("burst", burst.show(), message.into());
     }
     if max_wait.is_some() && settings.merge != Merge::Last {
-        let message = "allowed is \"none\", because merge is not \"last\"";
+        let message = "must be \"none\", because merge is not \"last\"";
         from.problem("max_wait", max_wait.show(), message.into());
     }
 }

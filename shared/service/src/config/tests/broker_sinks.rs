@@ -39,7 +39,7 @@ fn what_is_wrong_with_a_sink_is_named() {
         (
             "type = 'amqp', url = 'amqp://h', away = 'never'",
             "away",
-            "allowed is one of defer retry",
+            "must be one of defer retry",
         ),
         (
             "type = 'nats', url = 'nats://hunter2@h'",

@@ -69,7 +69,7 @@ fn a_topic_with_placeholders_lists_the_allowed_ones() {
         ),
         (
             "topic = '{id}'\ntopics = ['orders']",
-            "producer.sources[0].topic = \"{id}\": unknown placeholder {id}; allowed is {header:NAME}",
+            "producer.sources[0].topic = \"{id}\": unknown placeholder {id}; must be one of {header:NAME}",
         ),
         (
             "topic = 'orders'\ntopics = ['orders']",
@@ -81,7 +81,7 @@ fn a_topic_with_placeholders_lists_the_allowed_ones() {
         ),
         (
             "topic = 'a b'",
-            "producer.sources[0].topic = \"a b\": \"a b\" is not a topic: allowed is [A-Za-z0-9][A-Za-z0-9._-]{0,79}",
+            "producer.sources[0].topic = \"a b\": \"a b\" is not a topic: must be [A-Za-z0-9][A-Za-z0-9._-]{0,79}",
         ),
     ] {
         assert_eq!(problems(topic(keys)), [expected]);
@@ -97,11 +97,7 @@ fn what_is_wrong_with_a_source_is_named() {
     let nats = "type = 'nats', url = 'nats://h'";
     let kafka = "type = 'kafka', brokers = ['h:1'], topic = 't'";
     for (rows, path, expected) in [
-        (
-            row("In", amqp),
-            "name",
-            "allowed is [a-z0-9][a-z0-9_-]{0,30}",
-        ),
+        (row("In", amqp), "name", "must be [a-z0-9][a-z0-9_-]{0,30}"),
         (
             row("success", amqp),
             "name",
@@ -115,7 +111,7 @@ fn what_is_wrong_with_a_source_is_named() {
         (
             row("a", "type = 'sqs'"),
             "from.type",
-            "allowed is one of amqp nats kafka",
+            "must be one of amqp nats kafka",
         ),
         (
             row("a", "type = 'amqp', url = 'http://h', queue = 'q'"),

@@ -104,7 +104,7 @@ fn a_wrong_setting_of_a_delivery_feature_says_what_is_allowed() {
     for (given, expected) in [
         (
             "merge = 'sometimes'",
-            "topics.a.merge = \"sometimes\": \"sometimes\" is not a merge: allowed is one of first last reject",
+            "topics.a.merge = \"sometimes\": \"sometimes\" is not a merge: must be one of first last reject",
         ),
         (
             "on_late = 3",
@@ -112,43 +112,43 @@ fn a_wrong_setting_of_a_delivery_feature_says_what_is_allowed() {
         ),
         (
             "rate = '5/min'",
-            "topics.a.rate = \"5/min\": \"5/min\" is not a rate: allowed is a whole number from 1 to 1000000 and a period, like 100/s, 6000/m or 5/h; or \"none\"",
+            "topics.a.rate = \"5/min\": \"5/min\" is not a rate: must be a whole number from 1 to 1000000 and a period, like 100/s, 6000/m or 5/h; or \"none\"",
         ),
         (
             "max_ready = -1",
-            "topics.a.max_ready = -1: allowed is a whole number from 0 to 4294967295; or \"none\"",
+            "topics.a.max_ready = -1: must be a whole number from 0 to 4294967295; or \"none\"",
         ),
         (
             "max_messages = 0",
-            "topics.a.max_messages = 0: allowed is at least 1",
+            "topics.a.max_messages = 0: must be at least 1",
         ),
         (
             "burst = 5",
-            "topics.a.burst = 5: allowed is \"none\", because rate is not set",
+            "topics.a.burst = 5: must be \"none\", because rate is not set",
         ),
         (
             "merge = 'reject'\nmax_wait = '5m'",
-            "topics.a.max_wait = \"5m\": allowed is \"none\", because merge is not \"last\"",
+            "topics.a.max_wait = \"5m\": must be \"none\", because merge is not \"last\"",
         ),
         (
             "groups = ['b', 'b']",
-            "topics.a.groups = [\"b\", \"b\"]: allowed is up to 64 different names",
+            "topics.a.groups = [\"b\", \"b\"]: must be up to 64 different names",
         ),
         (
             "groups = ['b', 'instance-1']",
-            "topics.a.groups = [\"b\", \"instance-1\"]: allowed is any name that does not begin with instance-",
+            "topics.a.groups = [\"b\", \"instance-1\"]: must be a name that does not begin with instance-",
         ),
         (
             "durability = 'disk'",
-            "topics.a.durability = \"disk\": \"disk\" is not a durability: allowed is memory, aof or replicas:N with N from 1 to 16",
+            "topics.a.durability = \"disk\": \"disk\" is not a durability: must be memory, aof or replicas:N with N from 1 to 16",
         ),
         (
             "durability_timeout = '1ms'",
-            "topics.a.durability_timeout = \"1ms\": allowed is 10ms to 1m",
+            "topics.a.durability_timeout = \"1ms\": must be 10ms to 1m",
         ),
         (
             "instance_ttl = '1s'",
-            "topics.a.instance_ttl = \"1s\": allowed is 5s to 7d",
+            "topics.a.instance_ttl = \"1s\": must be 5s to 7d",
         ),
     ] {
         let error = topic(given).expect_err(given);

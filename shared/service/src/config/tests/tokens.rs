@@ -36,8 +36,8 @@ fn an_unusable_secret_is_refused() {
         ("app", "", "the file is empty"),
         ("app", "0123456789abcdef\n0123456789abcdef", "one line"),
         ("app", "0123456789abcde", "at least 16 characters"),
-        ("the app", SECRET, "allowed are letters, digits"),
-        ("app,b", SECRET, "allowed are letters, digits"),
+        ("the app", SECRET, "must consist of letters, digits"),
+        ("app,b", SECRET, "must consist of letters, digits"),
     ] {
         let error = token(name, secret, SinkSecrets::Required).unwrap_err();
         assert!(error.to_string().contains(part), "{error}");

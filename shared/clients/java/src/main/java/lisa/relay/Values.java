@@ -41,7 +41,7 @@ final class Values {
     /** Checks a name of Lisa. */
     static void name(String name, String text, Pattern allowed) {
         if (allowed.matcher(required(name, text)).matches()) return;
-        throw new IllegalArgumentException(name + ": \"" + text + "\" is not a name: allowed is " + allowed);
+        throw new IllegalArgumentException(name + ": \"" + text + "\" is not a name: must be " + allowed);
     }
 
     /** Returns a text that can be sent, and may be empty. */
