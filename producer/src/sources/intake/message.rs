@@ -303,7 +303,7 @@ mod tests {
             .map(|name| (name.as_str(), Some("x")))
             .collect();
         let refused = message(None, &headers).unwrap_err();
-        assert!(refused.contains("up to 1000"), "{refused}");
+        assert!(refused.contains("at most 1000"), "{refused}");
     }
 
     #[test]
