@@ -94,6 +94,24 @@ impl Reference {
         for item in &mut items {
             item.even_if_cancelled &= !replaced.contains(&item.id);
         }
+        // A batch with such an item is sent in parts.
+        let most = items.iter().map(|item| match item {
+            item if item.replace.is_some() => MAX_REPLACING_BATCH,
+            item if !item.merge.is_empty() => MAX_MERGING_BATCH,
+            _ => items.len(),
+        });
+        let most = most.min().unwrap_or(1).max(1);
+        let (mut sent, mut least) = (Vec::new(), i64::MAX);
+        for items in items.chunks(most) {
+            sent.extend(self.send_part(clock, items));
+            least = least.min(self.call.budget);
+        }
+        self.call.budget = least;
+        sent
+    }
+
+    /// Sends the items of one call of the script.
+    fn send_part(&mut self, clock: u64, items: &[Item<'_>]) -> Vec<Accepted> {
         let now = self.begin(clock, 20);
         let brings_window = items.iter().any(Item::is_ranked) && self.rules.max_ready.is_none();
         let script = Script {
@@ -103,26 +121,6 @@ impl Reference {
         if self.general {
             self.window = self.window.or(script.window);
         }
-        // A batch with such an item is sent in parts.
-        let most = items.iter().map(|item| match item {
-            item if item.replace.is_some() => MAX_REPLACING_BATCH,
-            item if !item.merge.is_empty() => MAX_MERGING_BATCH,
-            _ => items.len(),
-        });
-        let most = most.min().unwrap_or(1).max(1);
-        let parts = items.chunks(most);
-        let sent: Vec<_> = parts
-            .flat_map(|items| self.send_part(now, script, items))
-            .collect();
-        self.last_time = Some(now);
-        let moves = |item: &Item<'_>| !item.merge.is_empty() || item.replace.is_some();
-        let moved = items.iter().any(moves);
-        self.finish(self.all_groups().filter(|_| moved));
-        sent
-    }
-
-    /// Sends the items of one call of the script.
-    fn send_part(&mut self, now: u64, script: Script, items: &[Item<'_>]) -> Vec<Accepted> {
         // All ids are looked up at once.
         let known: Vec<_> = items.iter().map(|item| self.known(item.id)).collect();
         let sent = items
@@ -156,6 +154,10 @@ impl Reference {
                 self.into.remove(item.id);
             }
         }
+        self.last_time = Some(now);
+        let moves = |item: &Item<'_>| !item.merge.is_empty() || item.replace.is_some();
+        let moved = items.iter().any(moves);
+        self.finish(self.all_groups().filter(|_| moved));
         sent
     }
 
