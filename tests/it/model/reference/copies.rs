@@ -89,7 +89,9 @@ impl Reference {
         let tries = self.groups[g].tries.get(id).cloned();
         let message = self.message(id);
         let tries = tries.unwrap_or_default();
-        let due = tries.due.or(due).unwrap_or(message.due);
+        // The clock may have stepped back since a requeue.
+        let own_due = tries.due.map(|due| due.min(now));
+        let due = own_due.or(due).unwrap_or(message.due);
         let too_late = self.rules.max_lateness.map(|most| due + most);
         let by_ttl = message.lapse_in(&self.groups[g].name);
         let lapses = too_late.into_iter().chain([by_ttl]).min().unwrap_or(by_ttl);

@@ -148,7 +148,8 @@ local function emit(g, m, due)
   budget = budget - 1
   local value = g.tried > 0 and redis.call('HGET', g.attempts, m.id)
   local attempts, crashes, error, own_due = read_attempts(value)
-  due = own_due or due or (m.has_meta and m.due or now)
+  -- The clock may have stepped back since a requeue.
+  due = own_due and math.min(own_due, now) or due or (m.has_meta and m.due or now)
   local lapses = lapse_in(g, m)
   if max_lateness then
     lapses = math.min(lapses, due + max_lateness)
