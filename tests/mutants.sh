@@ -60,7 +60,8 @@ due again without a pause|attempts.lua|not is_pause and due or time|time
 due in the future after a step back|attempts.lua|due and math.min(due, now)|due
 due of a plain retry lost|move_due_plain.lua|own_due and whole(own_due) or retry[r + 1]|retry[r + 1]
 due of a retry lost|move_due.lua|local due = own_due or pick.due|local due = pick.due
-due of a retry ignored at its gate|transitions.lua|due = own_due or due or|due = due or
+due of a retry ignored at its gate|transitions.lua|due = own_due and math.min(own_due, now) or due or|due = due or
+due in the future of a clock that stepped back|transitions.lua|own_due and math.min(own_due, now)|own_due
 due kept in spite of a reschedule|reschedule.lua|write_attempts(at.g.attempts, id, attempts, crashes, error)|
 due again when its consumer is gone|clean.lua|math.min(tonumber(fields.d) or now, now)|now
 due before the requeue|requeue.lua|is_keyed and now or nil|nil
@@ -169,7 +170,8 @@ expired delivered|transitions.lua|if lapses <= now then|if lapses < now then
 late attempt delivered|transitions.lua|lapses = math.min(lapses, due + max_lateness)|
 last error lost at expiry|transitions.lua|text .. (string.find(error, '^%Z') and ': ' or '') .. error|text
 expiry not on the entry|prelude.lua|if lapses < math.huge then|if false then
-index outlives delivery|transitions.lua|  unmerge_all(merging, scopes)\n|
+index outlives delivery|transitions.lua|  unmerge(m)\n  g.stream = g.stream + 1|  g.stream = g.stream + 1
+index outlives a backlog|transitions.lua|  unmerge_all(merging, scopes)\n|
 index outlives expiry in one group|transitions.lua|end_copy(g, m, 'expired', 3)\n    unmerge(m)|end_copy(g, m, 'expired', 3)
 index outlives garbage|transitions.lua|forget_attempts(g, m)\n  unmerge(m)\n  if|forget_attempts(g, m)\n  if
 payload removed by the first group|copies.lua|  if n > 1 then\n    set_owed|  if false then\n    set_owed

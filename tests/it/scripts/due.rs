@@ -2,7 +2,7 @@
 //! deferral, a requeue or a reschedule sets another one. Lateness is measured from it.
 
 use super::stage::{Asking, SHARD, Stage, defer, groups, name, reject};
-use lisa_core::broker::{Read, Verdict};
+use lisa_core::broker::{Declare, Read, Verdict};
 use lisa_core::message::PreparedMessage;
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::{OnLate, TopicSettings};
@@ -216,4 +216,37 @@ async fn a_clock_that_stepped_back_does_not_delay_what_comes_again_at_once() {
         again(&stage, 200).await;
         stage.assert_whole().await;
     }
+}
+
+#[tokio::test]
+async fn a_requeued_message_of_a_key_is_not_due_after_a_clock_that_stepped_back_since() {
+    let stage = Stage::of(&["a"]).await;
+    stage.put(&[message("m", ms(0)).key("k")]).await;
+    stage.run("a", "m", reject()).await;
+    stage.step(2);
+    assert_eq!(stage.requeue("a", "m", 0).await, 1);
+    stage.step(-2);
+    stage.moved().await;
+    assert_eq!(attempt(&stage.begin("a", "m").await), (1, 0));
+}
+
+/// A plain message has no record of its due time but that of the attempt, which a backlog must go by.
+#[tokio::test]
+async fn what_comes_again_to_a_topic_that_got_a_window_goes_before_what_was_due_later() {
+    let stage = Stage::of(&["a"]).await;
+    stage.put(&[message("first", ms(0))]).await;
+    stage.run("a", "first", hand_back(50)).await;
+    let windowed = TopicSettings {
+        max_ready: Some(1),
+        ..groups(&["a"])
+    };
+    let topic = stage.topic().name();
+    let declared = (stage.broker()).declare(topic, &windowed, Declare::Update);
+    declared.await.unwrap();
+    stage
+        .put(&[message("there", ms(0)), message("later", ms(40))])
+        .await;
+    stage.pass(60).await;
+    assert_eq!(stage.drain("a").await, ["there", "first", "later"]);
+    stage.assert_whole().await;
 }

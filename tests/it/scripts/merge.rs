@@ -1,7 +1,7 @@
 //! Merging: the message that stands for all of its merge key, its contents, and the time until it does so.
 
 use super::stage::{Asking, SHARD, Stage, groups};
-use lisa_core::broker::{Settlement, Verdict};
+use lisa_core::broker::{Declare, Settlement, Verdict};
 use lisa_core::message::PreparedMessage;
 use lisa_core::topic::{Merge, OnExpired, OnLate, TopicSettings};
 use lisa_tests::relay::{id, message, ms, nameless, retry, settlement};
@@ -302,6 +302,39 @@ async fn a_lapse_in_one_group_ends_the_merge_for_all() {
             OnExpired::Drop => &["backlog:b m1", "left m1=1"],
         };
         assert_eq!(stage.states().await, lapsed);
+        stage.assert_whole().await;
+    }
+}
+
+/// Only then does such a message not leave a backlog: without a window, a message with a merge key brings one.
+#[tokio::test]
+async fn on_a_topic_that_loses_its_window_a_merge_ends_as_well() {
+    let cases = [
+        (None, OnExpired::Garbage, "ready:a m1#1@0"),
+        (Some(5), OnExpired::Garbage, "garbage:a m1@5"),
+        (Some(5), OnExpired::Drop, "left m1=1"),
+    ];
+    for (ttl, on_expired, end) in cases {
+        let settings = TopicSettings {
+            on_expired,
+            ttl: ttl.map(ms),
+            ..groups(&["a", "b"])
+        };
+        let max_ready = Some(9);
+        let stage = Stage::with(TopicSettings {
+            max_ready,
+            ..settings.clone()
+        })
+        .await;
+        stage.pause_group("b", true).await;
+        stage.send(&[message("m1", ms(0)).merge("x")]).await;
+        let name = stage.topic().name();
+        let declared = stage.broker().declare(name, &settings, Declare::Update);
+        declared.await.unwrap();
+        stage.pass(5).await;
+        let states = stage.states().await;
+        assert!(states.contains(&end.to_owned()), "{states:?}");
+        assert!(stage.hash("merge").await.is_empty(), "{states:?}");
         stage.assert_whole().await;
     }
 }
