@@ -15,6 +15,7 @@ mod stale;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use crate::model::{first_seed, number};
 use lisa_core::broker::{Broker, Declare, Migration, Read, Resharded, TopicHandle, Verdict};
 use lisa_core::message::PreparedMessage;
 use lisa_core::state::{CancelOutcome, SendOutcome, Settled};
@@ -334,8 +335,7 @@ async fn messages_merge_with_those_of_the_old_shard() {
 /// Random work on random topics, resharded again and again; for `LISA_MODEL_MINUTES`, from `LISA_RESHARD_SEED` on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_work_loses_doubles_and_reorders_nothing() {
-    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
-    let first = number("LISA_RESHARD_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let first = first_seed("LISA_RESHARD_SEED");
     let minutes = number("LISA_MODEL_MINUTES").unwrap_or(0);
     let begun = Instant::now();
     for seed in first.. {
