@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -49,6 +50,8 @@ class Request:
     line: str
     headers: dict[str, str]
     body: bytes
+    # The requests with this first line that were in flight when it came, itself included.
+    at_once: int
 
 
 @dataclass
@@ -62,6 +65,8 @@ class Proxy:
 
     async def __aenter__(self) -> Proxy:
         self._seen = [0] * len(self.faults)
+        # By first line.
+        self._in_flight: Counter[str] = Counter()
         self._server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
@@ -85,8 +90,15 @@ class Proxy:
         line, *rest = head.rstrip().split("\r\n")
         headers = {name.lower(): value.strip() for name, value in (one.split(":", 1) for one in rest)}
         body = await client[0].readexactly(int(headers.get("content-length", 0)))
-        self.requests.append(Request(line, headers, body))
+        self._in_flight[line] += 1
+        self.requests.append(Request(line, headers, body, self._in_flight[line]))
         self.redirected += "/elsewhere" in line
+        try:
+            return await self._respond(client, line, head, body)
+        finally:
+            self._in_flight[line] -= 1
+
+    async def _respond(self, client: Streams, line: str, head: str, body: bytes) -> bool:
         fault = self._fault(line)
         does = fault.get("do", "forward")
         await asyncio.sleep(fault.get("delay", 0))

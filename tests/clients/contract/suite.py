@@ -114,6 +114,9 @@ class Run:
             check("requests after a redirect", proxy.redirected, 0)
             for part, count in scenario.get("requests", {}).items():
                 check(f"requests with {part}", sum(part in one.line for one in proxy.requests), count)
+            for part, count in scenario.get("at_once", {}).items():
+                most = max(one.at_once for one in proxy.requests if part in one.line)
+                check(f"requests at once with {part}", most, count)
             self._check_requests(proxy)
             if "ends" in scenario:
                 await asyncio.to_thread(self._check_ends, scenario["ends"])
