@@ -6,6 +6,8 @@ import threading
 import time
 
 SIZE = 100
+# The messages of one call of a bulk send.
+BULK = 500
 # The delay of messages that open connections and load scripts before the measurement: never due.
 WARM_UP_MS = 7_200_000
 
@@ -63,6 +65,20 @@ class Tally:
         sys.stdin.read()
         print("late", *self.late, flush=True)
         os._exit(0)
+
+
+async def send(how: str, n: int, rate: int, batch, one) -> None:
+    """Waits for the driver, sends `n` messages as it asks (see `paced` and `callers`), and reports."""
+    await_go()
+    start = time.monotonic()
+    if rate:
+        await paced(n, rate, batch)
+    elif how == "bulk":
+        for _ in range(n // BULK):
+            await batch(BULK)
+    else:
+        await callers(n, 50, one)
+    sent(time.monotonic() - start)
 
 
 async def paced(n: int, rate: int, send) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import time
 from datetime import timedelta
 
 import protocol
@@ -29,13 +28,7 @@ async def send(address: str, n: int, delay_ms: int, rate: int) -> None:
 
     warm_up = timedelta(milliseconds=protocol.WARM_UP_MS)
     await asyncio.gather(*(one(warm_up) for _ in range(50)))
-    protocol.await_go()
-    start = time.monotonic()
-    if rate:
-        await protocol.paced(n, rate, batch)
-    else:
-        await protocol.callers(n, 50, one)
-    protocol.sent(time.monotonic() - start)
+    await protocol.send("single", n, rate, batch, one)
 
 
 async def work(address: str) -> None:

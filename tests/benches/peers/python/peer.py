@@ -1,14 +1,11 @@
 """Lisa through its Python client, on uvloop: bulk by `send_many` of 500, 500 handlers at once."""
 
 import sys
-import time
 from datetime import timedelta
 
 import protocol
 import uvloop
 from lisa_relay import AsyncDelivery, AsyncLisa, LisaError
-
-BATCH = 500
 
 
 def client(address: str) -> AsyncLisa:
@@ -30,16 +27,7 @@ async def send(address: str, how: str, n: int, delay_ms: int, rate: int) -> None
             await lisa.send("bench", protocol.message(delay_ms), delay=delay)
 
         await one(timedelta(milliseconds=protocol.WARM_UP_MS))
-        protocol.await_go()
-        start = time.monotonic()
-        if rate:
-            await protocol.paced(n, rate, batch)
-        elif how == "bulk":
-            for _ in range(n // BATCH):
-                await batch(BATCH)
-        else:
-            await protocol.callers(n, 50, one)
-        protocol.sent(time.monotonic() - start)
+        await protocol.send(how, n, rate, batch, one)
 
 
 async def work(address: str) -> None:

@@ -1,15 +1,11 @@
 """streaq: a worker with 500 at once on uvloop, no results kept, bulk by `enqueue_many`."""
 
-import asyncio
 import sys
-import time
 from datetime import timedelta
 
 import protocol
 import uvloop
 from streaq import Worker
-
-BATCH = 500
 
 
 def program(address: str, concurrency: int = 500) -> tuple:
@@ -41,16 +37,7 @@ async def send(address: str, how: str, n: int, delay_ms: int, rate: int) -> None
 
     async with worker:
         await batch(1, timedelta(milliseconds=protocol.WARM_UP_MS))
-        protocol.await_go()
-        start = time.monotonic()
-        if rate:
-            await protocol.paced(n, rate, batch)
-        elif how == "bulk":
-            for _ in range(n // BATCH):
-                await batch(BATCH)
-        else:
-            await protocol.callers(n, 50, one)
-        protocol.sent(time.monotonic() - start)
+        await protocol.send(how, n, rate, batch, one)
 
 
 if __name__ == "__main__":
