@@ -48,7 +48,7 @@ pub(super) async fn list(
 ) -> Result<Json<EventPage>, Problem> {
     let wait = duration("wait", query.wait.as_ref())?.unwrap_or_default();
     if wait > MAX_WAIT {
-        return Err(invalid("wait", &"must be up to 20s"));
+        return Err(invalid("wait", &"must be at most 20s"));
     }
     let since = value("since", query.since.as_ref())?;
     let mut cursor = value::<EventCursor>("cursor", query.cursor.as_ref())?;

@@ -139,7 +139,7 @@ impl Fields for RetryPolicy {
                 from.problem("max", max.show(), message);
             }
             Self::List { delays, .. } if !(1..=100).contains(&delays.len()) => {
-                from.problem("delays", delays.show(), "must be 1 to 100 delays".into());
+                from.problem("delays", delays.show(), "must have 1 to 100 delays".into());
             }
             _ => {}
         }

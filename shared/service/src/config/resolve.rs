@@ -336,7 +336,7 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
     if scopes.as_ref().is_some_and(Vec::is_empty) {
         row.reject(
             "scopes",
-            "must be at least one of send, read, operate, receive and payload",
+            "must have at least one of send, read, operate, receive and payload",
         );
     }
     let secret = aws_secret(&mut row, name.as_deref());

@@ -29,7 +29,7 @@ pub(super) fn read(table: &mut Table<'_>) -> Vec<(String, Secret)> {
     if headers.len() > MAX_OWN_HEADERS {
         table.reject(
             "headers",
-            format!("must be up to {MAX_OWN_HEADERS} headers"),
+            format!("must have at most {MAX_OWN_HEADERS} headers"),
         );
     }
     if let Some((key, value)) = authorization(table) {

@@ -314,7 +314,7 @@ fn amqp(table: &mut Table<'_>) -> Option<SinkConfig> {
         Any,
     );
     if exchange.len() > MAX_SHORT_STRING {
-        table.reject("exchange", "must be up to 255 bytes");
+        table.reject("exchange", "must be at most 255 bytes long");
     }
     let routing_key = template(
         table,
@@ -475,7 +475,7 @@ fn command(table: &mut Table<'_>) -> Option<SinkConfig> {
     if environment.len() > MAX_VARIABLES {
         table.reject(
             "environment",
-            format!("must be up to {MAX_VARIABLES} names"),
+            format!("must have at most {MAX_VARIABLES} names"),
         );
     }
     Some(SinkConfig::Command {

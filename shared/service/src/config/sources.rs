@@ -276,10 +276,10 @@ fn kafka(table: &mut Table<'_>, name: Option<&str>) -> Option<SourceFrom> {
         }
     }
     if dead_letter_topic.is_some() && dead_letter_topic == topic {
-        table.reject("dead_letter_topic", "must be another topic");
+        table.reject("dead_letter_topic", "must differ from topic");
     }
     if group.as_deref() == Some("") {
-        table.reject("group", "must be at least one character");
+        table.reject("group", "must not be empty");
     }
     let refused = match (dead_letter_topic, skip_refused) {
         (Some(_), true) => {

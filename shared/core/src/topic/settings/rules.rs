@@ -85,18 +85,16 @@ pub(super) fn check(settings: &TopicSettings, from: &mut impl Reader) {
         ..
     } = settings;
     let different: BTreeSet<_> = groups.iter().collect();
-    for (ok, allowed) in [
-        (
-            groups.len() <= MAX_GROUPS && different.len() == groups.len(),
-            "up to 64 different names",
-        ),
+    for (ok, message) in [
+        (groups.len() <= MAX_GROUPS, "must have at most 64 names"),
+        (different.len() == groups.len(), "must not repeat a name"),
         (
             !groups.iter().any(Group::is_of_instance),
-            "a name that does not begin with instance-",
+            "must not have a name that begins with instance-",
         ),
     ] {
         if !ok {
-            from.problem("groups", groups.show(), format!("must be {allowed}"));
+            from.problem("groups", groups.show(), message.into());
         }
     }
     if burst.is_some() && settings.rate.is_none() {

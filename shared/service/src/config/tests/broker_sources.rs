@@ -136,7 +136,7 @@ fn what_is_wrong_with_a_source_is_named() {
         (
             row("a", &format!("{kafka}, dead_letter_topic = 't'")),
             "from.dead_letter_topic",
-            "another topic",
+            "must differ from topic",
         ),
         (
             row(
@@ -149,7 +149,7 @@ fn what_is_wrong_with_a_source_is_named() {
         (
             row("a", &format!("{kafka}, group = ''")),
             "from.group",
-            "at least one character",
+            "must not be empty",
         ),
     ] {
         let found = problems(toml(&[&rows, TOPICS].concat()));

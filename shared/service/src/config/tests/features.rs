@@ -132,11 +132,11 @@ fn a_wrong_setting_of_a_delivery_feature_says_what_is_allowed() {
         ),
         (
             "groups = ['b', 'b']",
-            "topics.a.groups = [\"b\", \"b\"]: must be up to 64 different names",
+            "topics.a.groups = [\"b\", \"b\"]: must not repeat a name",
         ),
         (
             "groups = ['b', 'instance-1']",
-            "topics.a.groups = [\"b\", \"instance-1\"]: must be a name that does not begin with instance-",
+            "topics.a.groups = [\"b\", \"instance-1\"]: must not have a name that begins with instance-",
         ),
         (
             "durability = 'disk'",

@@ -270,7 +270,7 @@ fn a_webhook_has_headers_of_its_own_that_nothing_shows() {
         (
             &format!("headers = {{ {} }}", many.join(", ")),
             "headers",
-            "up to 32 headers",
+            "at most 32 headers",
         ),
         (
             "authorization = \"hunter2\\n\"",
