@@ -60,14 +60,6 @@ struct Delivery {
     token: String,
 }
 
-/// The end of a call for one delivery.
-enum Settled {
-    /// It has an answer, which may be that the delivery is stale.
-    Answered,
-    /// It must be asked for again.
-    Again,
-}
-
 impl Worker {
     async fn work(self: Arc<Self>) {
         let mut handlers = JoinSet::new();
@@ -211,27 +203,23 @@ impl Worker {
                 _ => Vec::new(),
             };
             let mut results = results.iter();
-            items.retain(|_| match self.settled(results.next()) {
-                Settled::Answered => false,
-                Settled::Again => true,
-            });
+            items.retain(|_| !results.next().is_some_and(|result| self.is_answer(result)));
             if !items.is_empty() {
                 sleep(PAUSE).await;
             }
         }
     }
 
-    fn settled(&self, result: Option<&Value>) -> Settled {
-        let Some(result) = result else {
-            return Settled::Again;
-        };
+    /// Returns whether a delivery needs no other call: it has its outcome, or is stale.
+    fn is_answer(&self, result: &Value) -> bool {
         match result["error"]["code"].as_str() {
-            None | Some("stale") => Settled::Answered,
-            Some("indeterminate" | "unavailable" | "timeout" | "internal") => Settled::Again,
+            // The key of the tokens is gone with everything. At any other time, the message would come again without a reason.
+            None | Some("stale" | "invalid_delivery_token") => true,
+            Some("indeterminate" | "unavailable" | "timeout" | "internal") => false,
             Some(_) => {
                 self.journal
                     .violation(format!("a gateway answered {result}"));
-                Settled::Answered
+                true
             }
         }
     }
