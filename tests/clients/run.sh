@@ -92,6 +92,7 @@ secret=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw
 cat >dev.toml <<TOML
 redis.url = "unix://$dir/redis.sock"
 namespace = "dev"
+topic_defaults.key_index = true
 topics.small.max_messages = 1
 topics.hooks.groups = ["webhooks"]
 [topics.jobs]

@@ -35,6 +35,8 @@ const (
 type Options struct {
 	// Gateway is the URL of the gateway, if it differs from that of the producer.
 	Gateway string
+	// Manager is the URL of the manager, if it differs from that of the producer.
+	Manager string
 	// Token is the bearer token, if Lisa requires one.
 	Token string
 	// TokenSource returns the bearer token for each request, in place of Token. It must be safe for concurrent use. The time
@@ -51,7 +53,7 @@ type Options struct {
 
 // String returns the options that are no secrets.
 func (o Options) String() string {
-	return fmt.Sprintf("Gateway: %q, Timeout: %v, Tries: %d", o.Gateway, o.Timeout, o.Tries)
+	return fmt.Sprintf("Gateway: %q, Manager: %q, Timeout: %v, Tries: %d", o.Gateway, o.Manager, o.Timeout, o.Tries)
 }
 
 // GoString returns the same as String.
@@ -59,11 +61,11 @@ func (o Options) GoString() string { return o.String() }
 
 // Client is a client of one relay. It may be used by any number of goroutines. Create one, and keep it: it keeps connections.
 type Client struct {
-	producer, gateway string
-	token             func(context.Context) (string, error)
-	timeout           time.Duration
-	tries             int
-	http              *http.Client
+	producer, gateway, manager string
+	token                      func(context.Context) (string, error)
+	timeout                    time.Duration
+	tries                      int
+	http                       *http.Client
 
 	settles, extends *batcher[Ended]
 
@@ -77,9 +79,12 @@ func New(url string, options Options) (*Client, error) {
 	if err := options.check(url); err != nil {
 		return nil, err
 	}
-	c := &Client{producer: base(url), gateway: base(url), token: options.TokenSource, timeout: options.Timeout, tries: options.Tries}
+	c := &Client{producer: base(url), gateway: base(url), manager: base(url), token: options.TokenSource, timeout: options.Timeout, tries: options.Tries}
 	if options.Gateway != "" {
 		c.gateway = base(options.Gateway)
+	}
+	if options.Manager != "" {
+		c.manager = base(options.Manager)
 	}
 	if options.Token != "" {
 		c.token = func(context.Context) (string, error) { return options.Token, nil }
@@ -108,6 +113,9 @@ func (o Options) check(url string) error {
 	b.base("url", url)
 	if o.Gateway != "" {
 		b.base("Gateway", o.Gateway)
+	}
+	if o.Manager != "" {
+		b.base("Manager", o.Manager)
 	}
 	if o.Token != "" && o.TokenSource != nil {
 		b.refuse("Token, TokenSource: set only one of them")
@@ -230,20 +238,28 @@ func (c *Client) Cancel(ctx context.Context, topic, id string, options ...Lookup
 
 // Reschedule makes a message due after a time, if it has not been delivered yet.
 func (c *Client) Reschedule(ctx context.Context, topic, id string, delay time.Duration, options ...LookupOption) (Sent, error) {
-	b := newBody()
-	b.fields["delay"] = milliseconds(0)
-	b.duration("delay", delay)
-	return c.reschedule(ctx, topic, id, b, options)
+	return c.reschedule(ctx, topic, id, dueAfter(delay), options)
 }
 
 // RescheduleAt makes a message due at a time, if it has not been delivered yet. A past time means now.
 func (c *Client) RescheduleAt(ctx context.Context, topic, id string, at time.Time, options ...LookupOption) (Sent, error) {
+	return c.reschedule(ctx, topic, id, dueAt(at), options)
+}
+
+func dueAfter(delay time.Duration) *body {
+	b := newBody()
+	b.fields["delay"] = milliseconds(0)
+	b.duration("delay", delay)
+	return b
+}
+
+func dueAt(at time.Time) *body {
 	b := newBody()
 	b.instant("deliver_at", at)
 	if at.IsZero() {
 		b.refuse("at: is zero")
 	}
-	return c.reschedule(ctx, topic, id, b, options)
+	return b
 }
 
 func (c *Client) reschedule(ctx context.Context, topic, id string, b *body, options []LookupOption) (Sent, error) {
@@ -261,7 +277,7 @@ func (c *Client) DeliverNow(ctx context.Context, topic, id string, options ...Lo
 	return lookup(ctx, c, request{method: http.MethodPost}, parts, options, (*Sent).isComplete)
 }
 
-// lookup sends a request about one message, and reads the answer.
+// lookup sends a request about messages, and reads the answer.
 func lookup[T any](ctx context.Context, c *Client, r request, parts []string, options []LookupOption, isComplete func(*T) bool) (answer T, err error) {
 	if r.path, err = path(parts...); err != nil {
 		return answer, err
@@ -286,7 +302,9 @@ func lookup[T any](ctx context.Context, c *Client, r request, parts []string, op
 	return answer, err
 }
 
-func messagePath(topic, id string) []string { return []string{"topics", topic, "messages", id} }
+func messagesPath(topic string) []string { return []string{"topics", topic, "messages"} }
+
+func messagePath(topic, id string) []string { return append(messagesPath(topic), id) }
 
 // arguments are the names of the arguments in a path, by the part before each.
 var arguments = map[string]string{"topics": "topic", "groups": "group", "messages": "id"}
@@ -306,6 +324,6 @@ func path(parts ...string) (string, error) {
 }
 
 func batchPath(topic string) (string, error) {
-	where, err := path("topics", topic)
-	return where + "/messages:batch", err
+	where, err := path(messagesPath(topic)...)
+	return where + ":batch", err
 }

@@ -30,12 +30,22 @@ func TestWrongArgumentsAreErrorsBeforeARequest(t *testing.T) {
 	_, noID := c.Get(ctx, "t", "")
 	_, lines := c.Get(ctx, "t", "id", WithKey("a\r\nb"))
 	_, never := c.RescheduleAt(ctx, "t", "id", time.Time{})
+	_, noKey := c.CancelKey(ctx, "t", "")
+	_, newline := c.CancelKey(ctx, "t", "a\nb")
+	_, backwards := c.RescheduleKey(ctx, "t", "k", -1)
+	_, notEver := c.RescheduleKeyAt(ctx, "t", "k", time.Time{})
+	_, noQuery := c.List(ctx, "t", ListOptions{Key: "\xff"})
+	_, noGroup := c.Requeue(ctx, "t", "", []string{"id"})
+	_, noIDs := c.Requeue(ctx, "t", "default", nil)
+	_, emptyID := c.Requeue(ctx, "t", "default", []string{"id", ""})
 	_, noOutcome := c.Settle(ctx, "token", Outcome{})
 	_, noToken := c.Extend(ctx, "", 0)
 	_, noURL := New("localhost:7812", Options{})
+	_, noManager := New("http://localhost", Options{Manager: "localhost:7812"})
 	_, password := New("http://user:password@localhost", Options{})
 	_, wrongToken := New("http://localhost", Options{Token: "two words", Timeout: -1, Tries: -1})
-	for n, err := range []error{noTopic, parent, noJSON, negative, noText, farAway, second, noID, lines, never, noOutcome, noToken, noURL, password, wrongToken} {
+	for n, err := range []error{noTopic, parent, noJSON, negative, noText, farAway, second, noID, lines, never, noKey, newline,
+		backwards, notEver, noQuery, noGroup, noIDs, emptyID, noOutcome, noToken, noURL, noManager, password, wrongToken} {
 		var argument *ArgumentError
 		if !errors.As(err, &argument) || strings.Contains(err.Error(), "password") || strings.Contains(err.Error(), "two words") {
 			t.Errorf("%d: %v", n, err)
@@ -92,6 +102,27 @@ func TestAMessageIsRescheduledByATimeOrADelay(t *testing.T) {
 		if request := <-requests; request != expected {
 			t.Error(request, expected)
 		}
+	}
+}
+
+func TestAPageHasNoMoreMessagesThanItsLimit(t *testing.T) {
+	queries := make(chan string, 1)
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		queries <- r.URL.RawQuery
+		io.WriteString(w, `{"messages": [{"id": "a", "state": "waiting"}, {"id": "b", "state": "waiting"}], "next": null}`)
+	}, Options{Tries: 1})
+	options := ListOptions{Key: "straße 7&", From: time.Date(2026, 1, 2, 3, 4, 5, 6_000_000, time.FixedZone("", 3600)), Limit: 2}
+	page, err := c.List(context.Background(), "t", options)
+	if err != nil || len(page.Messages) != 2 || page.Messages[1].ID != "b" || page.Next != "" {
+		t.Error(page, err)
+	}
+	if query := <-queries; query != "from=2026-01-02T02%3A04%3A05.006Z&key=stra%C3%9Fe+7%26&limit=2" {
+		t.Error(query)
+	}
+	options.Limit = 1
+	var failure *TransportError
+	if _, err := c.List(context.Background(), "t", options); !errors.As(err, &failure) || strings.Contains(err.Error(), "stra") {
+		t.Error(err)
 	}
 }
 
@@ -265,6 +296,10 @@ func TestOnlyAsManyItemsAsRequestedAreDecoded(t *testing.T) {
 	for name, read := range map[string]func() error{
 		"deliveries": func() error {
 			_, err := new(Client).readDeliveries([]byte(`{"deliveries": [`+many+`]}`), 200)
+			return err
+		},
+		"messages": func() error {
+			_, err := readPage([]byte(`{"messages": [`+many+`]}`), maxPage)
 			return err
 		},
 		"results": func() error {

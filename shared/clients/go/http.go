@@ -26,10 +26,13 @@ const (
 // request is a request of one call.
 type request struct {
 	method, path string
+	// The query, with its question mark. It is not part of errors.
+	query string
 	// The body, as JSON.
 	content     []byte
 	key         string
 	isToGateway bool
+	isToManager bool
 	hasPayloads bool
 	// The time that the server may wait, in addition to the time limit.
 	wait time.Duration
@@ -154,7 +157,10 @@ func (c *Client) newRequest(ctx context.Context, r request) (*http.Request, erro
 	if r.isToGateway {
 		base = c.gateway
 	}
-	sent, err := http.NewRequestWithContext(ctx, r.method, base+r.path, body)
+	if r.isToManager {
+		base = c.manager
+	}
+	sent, err := http.NewRequestWithContext(ctx, r.method, base+r.path+r.query, body)
 	if err != nil {
 		return nil, err
 	}

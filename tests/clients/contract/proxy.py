@@ -25,6 +25,7 @@ DELIVERY = {
 ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
     "a page": (200, {"content-type": "text/html"}, b"<html>Please log in</html>"),
     "an empty object": (200, {}, b"{}"),
+    "half an answer": (200, {}, b'{"messages": [{}], "garbage": 0, "in_flight": 0, "done": 0}'),
     "null": (200, {}, b"null"),
     "no results": (200, {}, b"[]"),
     "deep nesting": (200, {}, b"[" * 100_000),

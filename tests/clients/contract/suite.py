@@ -99,6 +99,8 @@ class Run:
         # The ids of the scenario's messages, by their payload.
         self.ids: dict[str, str] = {}
         self.tokens: set[str] = set()
+        # The cursor of the next page.
+        self.next: str | None = None
 
     async def run(self) -> None:
         scenario = self.scenario
@@ -145,6 +147,8 @@ class Run:
         elif "id" in step:
             step["id"] = self.ids.get(step["id"], step["id"])
         step.setdefault("topic", self.topic)
+        if step.get("options", {}).get("cursor") == "NEXT":
+            step["options"] = {**step["options"], "cursor": self.next}
         began = time.monotonic()
         call = self.driver.call(**step)
         if kill_when is not None:
@@ -153,6 +157,8 @@ class Run:
         check(f"the seconds of {step['call']}", time.monotonic() - began, seconds)
         if isinstance(answer, dict) and step["call"] == "send" and "id" in answer:
             self.ids[step["payload"]] = answer["id"]
+        if step["call"] == "list":
+            self.next = answer.get("next")
         if messages is not None and isinstance(answer, list):
             check("the number of results", len(answer), len(step["messages"]))
             results = zip(step["messages"], answer, strict=True)

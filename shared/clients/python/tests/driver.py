@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any, Callable
 
 import lisa_relay as lr
@@ -45,6 +46,8 @@ def shown(result: Any) -> Any:
     if isinstance(result, Exception):
         raise result
     fields = ("id", "outcome", "state", "attempt")
+    if isinstance(result, (lr.MessagePage, lr.CancelledKey, lr.RescheduledKey, lr.Requeued)):
+        return asdict(result)
     answer = {name: getattr(result, name) for name in fields if hasattr(result, name)}
     if isinstance(result, (lr.Message, lr.Delivery, lr.AsyncDelivery)):
         answer["payload"] = result.payload.decode()
@@ -175,6 +178,15 @@ class Driver:
     async def reschedule(self, topic: str, id: str, options: dict[str, Any]) -> Any:
         return shown(await attempt(self.lisa.reschedule, topic, id, **options))
 
+    async def cancel_key(self, topic: str, key: str) -> Any:
+        return shown(await attempt(self.lisa.cancel_key, topic, key))
+
+    async def reschedule_key(self, topic: str, key: str, options: dict[str, Any]) -> Any:
+        return shown(await attempt(self.lisa.reschedule_key, topic, key, **options))
+
+    async def requeue(self, topic: str, ids: Any, **group: str) -> Any:
+        return shown(await attempt(self.lisa.requeue, topic, ids, **group))
+
     async def pull(self, topic: str, options: dict[str, Any] | None = None) -> Any:
         pulled = await attempt(self.lisa.pull, topic, **(options or {}))
         if isinstance(pulled, list):
@@ -201,11 +213,16 @@ class Driver:
         result = await attempt(self.lisa.work, topic, make(self.lisa, handlers, stop, stop_after), stop=stop, **options)
         return shown(result) if result else {"handled": handlers.handled, "most": handlers.most}
 
+    # Last, because it hides the type `list` in what follows.
+    async def list(self, topic: str, options: dict[str, Any] | None = None) -> Any:
+        options = {"from_" if name == "from" else name: value for name, value in (options or {}).items()}
+        return shown(await attempt(self.lisa.list, topic, **options))
+
 
 async def main() -> None:
     driver = Driver(sys.argv[1:] == ["threads"])
     while line := await asyncio.to_thread(sys.stdin.readline):
-        print(json.dumps(await driver.run(**json.loads(line))), flush=True)
+        print(json.dumps(await driver.run(**json.loads(line)), default=str), flush=True)
 
 
 asyncio.run(main())

@@ -212,6 +212,54 @@ def test_a_message_has_its_failed_attempts_and_the_holder_of_its_key(lisa: Lisa,
     assert (copy.state, copy.holder, copy.attempts) == ("parked", first.id, [])
 
 
+def test_a_page_leads_to_the_next_one_until_the_last(lisa: Lisa, topic: str) -> None:
+    lisa.send_many(topic, [{"id": id, "payload": id, "delay": HOUR, "key": "straße 7"} for id in "abc"])
+    listed: list[lr.ListedMessage] = []
+    cursor: str | None = None
+    while cursor is not None or not listed:
+        page = lisa.list(topic, key="straße 7", limit=2, cursor=cursor)
+        listed += page.messages
+        cursor = page.next
+    assert [(one.id, one.state, one.key) for one in listed] == [(id, "waiting", "straße 7") for id in "abc"]
+    due_at = listed[0].due_at
+    assert due_at is not None and due_at.tzinfo is timezone.utc
+    assert lisa.list(topic, to=datetime.now(timezone(HOUR))) == lr.MessagePage([], None)
+    assert lisa.reschedule_key(topic, "straße 7", deliver_at=due_at + HOUR) == lr.RescheduledKey(3, 0, 0)
+    assert len(lisa.list(topic, from_=due_at + HOUR).messages) == 3
+    assert lisa.cancel_key(topic, "straße 7") == lr.CancelledKey(3, 0, 0)
+    assert lisa.requeue(topic, ["a"]) == lr.Requeued(0, 0, ["a"])
+
+
+def test_garbage_is_listed_and_requeued(lisa: Lisa, topic: str) -> None:
+    id = lisa.send(topic, "x").id
+    lisa.pull(topic, wait=WAIT)[0].reject("no luck")
+    (found,) = lisa.list(topic, state="garbage", group="default", error="luck").messages
+    assert (found.id, found.error, found.reason) == (id, "no luck", "rejected")
+    assert found.garbage_at is not None and found.garbage_at.tzinfo is timezone.utc
+    assert lisa.requeue(topic, (one.id for one in [found])) == lr.Requeued(1, 1, [])
+    assert lisa.pull(topic, wait=WAIT)[0].id == id
+
+
+def test_wrong_arguments_of_lists_keys_and_requeues_are_raised() -> None:
+    with serve(lambda *_: None) as server, Lisa(server.url, tries=1) as lisa:
+        wrong: list[tuple[Callable[[], Any], str]] = [
+            (lambda: lisa.list("t", group=""), "group: ''"),
+            (lambda: lisa.list("t", from_=datetime(2040, 1, 1)), "from: .* has no time zone"),
+            (lambda: lisa.list("t", **{"sate": "garbage"}), "unknown option 'sate'"),  # type: ignore[arg-type]
+            (lambda: lisa.cancel_key("t", ""), "key: ''"),
+            (lambda: lisa.reschedule_key("t", "k", delay=HOUR, deliver_at="2040-01-01T00:00:00Z"), "deliver_at: "),
+            (lambda: lisa.requeue("t", []), "ids: "),
+            (lambda: lisa.requeue("t", "id"), "ids: 'id'"),
+            (lambda: lisa.requeue("t", ["id", ""]), "ids: ''"),
+        ]
+        for call, error in wrong:
+            with pytest.raises((TypeError, ValueError), match=error):
+                call()
+        assert server.count == 0
+        with pytest.raises(ValueError, match="manager: "):
+            Lisa(server.url, manager="localhost")
+
+
 def test_extend_defer_retry_and_reject(lisa: Lisa, topic: str) -> None:
     lisa.send(topic, "x")
     delivery = lisa.pull(topic, wait=WAIT, lease=timedelta(seconds=30))[0]
@@ -285,6 +333,11 @@ def test_the_async_client_does_the_same(topic: str) -> None:
             assert (await lisa.get(topic, sent.id)).payload == BYTES
             assert (await lisa.reschedule(topic, sent.id, delay="2h")).outcome == "rescheduled"
             assert (await lisa.cancel(topic, sent.id)).payload == BYTES
+            await lisa.send(topic, "x", id="k", delay=HOUR, key="k")
+            assert [one.id for one in (await lisa.list(topic, key="k")).messages] == ["k"]
+            assert (await lisa.reschedule_key(topic, "k", delay="2h")).rescheduled == 1
+            assert (await lisa.cancel_key(topic, "k")).cancelled == 1
+            assert (await lisa.requeue(topic, ["k"])).missing == ["k"]
             results = await lisa.send_many(topic, [{"payload": "a"}, {"payload": "b"}])
             assert all(isinstance(result, lr.Sent) for result in results)
             first = (await lisa.pull(topic, wait=WAIT, lease=HOUR))[0]

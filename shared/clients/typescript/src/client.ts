@@ -3,7 +3,7 @@
 import { type Attempt, Batcher, Item, sendInOrder } from "./batch.js";
 import { fromBase64, toBase64, uuidV7 } from "./bytes.js";
 import { LisaError, Problem, type ProblemBody } from "./errors.js";
-import { type HttpOptions, type Request, exchange, isToken } from "./http.js";
+import { type HttpOptions, type Request, type Urls, exchange, isToken } from "./http.js";
 import { type Body, type Outcome, settleItem, texts } from "./outcome.js";
 import { type Duration, type Instant, pause } from "./time.js";
 import { type Handler, type WorkOptions, runWorker } from "./work.js";
@@ -15,6 +15,8 @@ const MAX_TIMEOUT = 100_000_000;
 export interface LisaOptions extends HttpOptions {
   /** The URL of the gateway, if it differs from the URL of the producer. */
   gateway?: string;
+  /** The URL of the manager, if it differs from the URL of the producer. */
+  manager?: string;
   /** The maximum number of tries of a request. Default: 5. */
   tries?: number;
 }
@@ -90,6 +92,85 @@ export interface Cancelled {
   payload?: Uint8Array;
 }
 
+/** The reason for which a message went to garbage. */
+export type GarbageReason = "exhausted" | "rejected" | "expired";
+
+/** The options of a list, as in the HTTP interface. */
+export interface ListOptions {
+  /** Default: `waiting`. */
+  state?: Message["state"];
+  /** The group. Required if the topic has several, except for waiting messages and for those of a `key`. */
+  group?: string;
+  /** Lists the messages of this ordering key, in any state; the topic needs `key_index`. With the state `garbage`, a filter. */
+  key?: string;
+  /** Lists only garbage with this text in its last error, 1 to 200 characters; `#`, `*` and `…` stand for any text. */
+  error?: string;
+  /** Lists only garbage with this reason. */
+  reason?: GarbageReason;
+  /** Lists only messages whose time is at or after this one: that of the delivery, or of the move to garbage. */
+  from?: Instant;
+  /** Lists only messages whose time is before this one. */
+  to?: Instant;
+  /** Default: `oldest`. */
+  order?: "oldest" | "newest";
+  /** The maximum number of messages of a page, 1 to 1000. Default: 100. */
+  limit?: number;
+  /** The `next` of the last page. By default, and with null, the first page. */
+  cursor?: string | null | undefined;
+}
+
+/** A page of messages. With a filter of garbage, it may be short or empty and still have a `next`. */
+export interface MessagePage {
+  messages: ListedMessage[];
+  /** The cursor of the next page; null on the last one. */
+  next: string | null;
+}
+
+/** A message of a page, without its payload and options. */
+export interface ListedMessage {
+  id: string;
+  state: Message["state"];
+  /** The number of the current or next attempt; in garbage, of attempts made. */
+  attempt: number;
+  due_at?: string;
+  key?: string;
+  consumer?: string;
+  /** The last error. */
+  error?: string;
+  reason?: GarbageReason;
+  garbage_at?: string;
+}
+
+/** The messages of an ordering key that could not be changed. */
+interface Unchanged {
+  /** The number in garbage. */
+  garbage: number;
+  /** The number that are ready or in flight: too late. */
+  in_flight: number;
+  /** The groups that keep copies of changed messages in their garbage. */
+  in_garbage: string[];
+}
+
+/** The messages of an ordering key that were cancelled. A repeated cancel does not count those of an earlier try. */
+export interface CancelledKey extends Unchanged {
+  cancelled: number;
+}
+
+/** The messages of an ordering key that were rescheduled. */
+export interface RescheduledKey extends Unchanged {
+  rescheduled: number;
+}
+
+/** The messages that were requeued from garbage. */
+export interface Requeued {
+  /** The number requeued. */
+  done: number;
+  /** The number of ids that were in the garbage. */
+  found: number;
+  /** The ids that were not in the garbage. */
+  missing: string[];
+}
+
 /** The end of a delivery, or the new end of its lease. */
 export interface Ended {
   outcome: "acked" | "retry" | "deferred" | "garbage" | "expired" | "lost" | "extended";
@@ -111,7 +192,7 @@ export interface PullOptions {
 
 /** A client of one relay. */
 export class Lisa {
-  readonly #urls: { producer: string; gateway: string };
+  readonly #urls: Urls;
   readonly #options: LisaOptions;
   /** By topic; only those in use. */
   readonly #sends = new Map<string, Batcher<Sent>>();
@@ -120,19 +201,19 @@ export class Lisa {
 
   /** Creates a client. The default address is that of `lisa-manager dev`. Throws `TypeError` for wrong options. */
   constructor(url = "http://127.0.0.1:7812", options: LisaOptions = {}) {
-    const { gateway = url, token, timeout = 1, tries = 1 } = options;
-    for (const [name, one] of Object.entries({ url, gateway })) {
+    const { gateway = url, manager = url, token, timeout = 1, tries = 1 } = options;
+    for (const [name, one] of Object.entries({ url, gateway, manager })) {
       if (!/^https?:\/\/[^/]/.test(one)) throw new TypeError(`${name}: ${one} is not a URL with http or https`);
     }
     if (!Number.isFinite(timeout) || timeout <= 0 || timeout > MAX_TIMEOUT) throw new TypeError(`timeout: ${timeout} is not a number of milliseconds`);
     if (!Number.isInteger(tries) || tries < 1) throw new TypeError(`tries: ${tries} is less than 1`);
     if (token !== undefined && typeof token !== "function" && !isToken(token)) throw new TypeError("token: is empty, or has invalid characters");
     const trim = (text: string) => text.replace(/\/+$/, "");
-    this.#urls = { producer: trim(url), gateway: trim(gateway) };
+    this.#urls = { producer: trim(url), gateway: trim(gateway), manager: trim(manager) };
     this.#options = options;
     // As in all calls, the tokens are in the body, because URLs are logged.
-    this.#settles = new Batcher(this.#attempt<Ended>("/v1/deliveries:settle", true), this.#tries());
-    this.#extends = new Batcher(this.#attempt<Ended>("/v1/deliveries:extend", true), this.#tries());
+    this.#settles = new Batcher(this.#attempt<Ended>("/v1/deliveries:settle", "gateway"), this.#tries());
+    this.#extends = new Batcher(this.#attempt<Ended>("/v1/deliveries:extend", "gateway"), this.#tries());
   }
 
   /**
@@ -144,7 +225,7 @@ export class Lisa {
     let sends = this.#sends.get(topic);
     if (!sends) {
       for (const [name, one] of this.#sends) if (one.isIdle) this.#sends.delete(name);
-      sends = new Batcher(this.#attempt<Sent>(batchPath(topic), false), this.#tries());
+      sends = new Batcher(this.#attempt<Sent>(batchPath(topic), "producer"), this.#tries());
       this.#sends.set(topic, sends);
     }
     return sends.add(message);
@@ -152,7 +233,7 @@ export class Lisa {
 
   /** Sends any number of messages in order, in batches. Returns a result for each: its receipt, or its error. */
   async sendMany(topic: string, messages: Iterable<NewMessage>): Promise<(Sent | LisaError)[]> {
-    return sendInOrder(Array.from(messages, item), this.#attempt<Sent>(batchPath(topic), false), this.#tries());
+    return sendInOrder(Array.from(messages, item), this.#attempt<Sent>(batchPath(topic), "producer"), this.#tries());
   }
 
   /** Looks up a message that is still stored. `key` finds a message with an id of your own without querying every shard. */
@@ -161,10 +242,30 @@ export class Lisa {
     return this.#call(request, (body) => withPayload(object(body, "id")) as unknown as Message);
   }
 
+  /**
+   * Lists messages of one state or ordering key, a page at a time. By default, the waiting ones. Pass `next` of a page as the
+   * `cursor` of the next call, with the same other options.
+   */
+  async list(topic: string, options: ListOptions = {}): Promise<MessagePage> {
+    for (const name of ["group", "key"] as const) if (options[name] !== undefined) check(name, options[name]);
+    const given = Object.entries(texts(options)).filter(([, value]) => value !== null);
+    const query = new URLSearchParams(given.map(([name, value]) => [name, String(value)]));
+    const request = { method: "GET", path: `${path("topics", topic, "messages")}?${query}`, to: "manager" as const };
+    return this.#call(request, (body) => {
+      const { messages, next = null } = object(body);
+      return { messages: Array.from(messages as Body[], (one) => object(one, "id", "state")), next } as unknown as MessagePage;
+    });
+  }
+
   /** Cancels a message that has not been delivered yet. */
   async cancel(topic: string, id: string, key?: string): Promise<Cancelled> {
     const request = { method: "DELETE", path: path("topics", topic, "messages", id), headers: keyHeader(key), hasPayloads: true };
     return this.#call(request, (body) => withPayload(object(body, "id")) as unknown as Cancelled);
+  }
+
+  /** Cancels all messages of an ordering key that have not been delivered yet. The topic needs `key_index`. */
+  async cancelKey(topic: string, key: string): Promise<CancelledKey> {
+    return this.#call(keyRequest("DELETE", topic, key), (body) => readKey<CancelledKey>(body, "cancelled"));
   }
 
   /** Reschedules a message that has not been delivered yet. */
@@ -173,17 +274,37 @@ export class Lisa {
     return this.#call(request, (body) => object(body, "id", "outcome") as unknown as Sent);
   }
 
+  /** Reschedules all messages of an ordering key that have not been delivered yet. The topic needs `key_index`. */
+  async rescheduleKey(topic: string, key: string, due: { delay: Duration } | { deliver_at: Instant }): Promise<RescheduledKey> {
+    const body = texts(due);
+    if ("delay" in body && "deliver_at" in body) throw new TypeError("deliver_at: cannot be combined with delay");
+    const request = { ...keyRequest("PATCH", topic, key), content: JSON.stringify(body) };
+    return this.#call(request, (answer) => readKey<RescheduledKey>(answer, "rescheduled"));
+  }
+
   /** Delivers now a message that is waiting for its due time or for its next attempt. */
   async deliverNow(topic: string, id: string, key?: string): Promise<Sent> {
     const request = { method: "POST", path: path("topics", topic, "messages", id, "deliver-now"), headers: keyHeader(key) };
     return this.#call(request, (body) => object(body, "id", "outcome") as unknown as Sent);
   }
 
+  /**
+   * Requeues messages from garbage (dead letters) of a group: delivers them again, with their attempts reset. If a try has no
+   * answer, the next one may report the ids that it has requeued as missing.
+   */
+  async requeue(topic: string, ids: readonly string[], group = "default"): Promise<Requeued> {
+    if (!Array.isArray(ids) || ids.length === 0) throw new TypeError("ids: is not an array, or is empty");
+    for (const id of ids) check("ids", id);
+    const where = path("topics", topic, "groups", group, "garbage", "requeue");
+    const request = { method: "POST", path: where, content: JSON.stringify({ ids }), to: "manager" as const };
+    return this.#call(request, (body) => ({ missing: [], ...counts(body, "done", "found") }) as unknown as Requeued);
+  }
+
   /** Pulls messages; none if no message became ready in time. */
   async pull(topic: string, { group = "default", wait = 20_000, signal, ...options }: PullOptions = {}): Promise<Delivery[]> {
     const content = JSON.stringify(texts({ ...options, wait }));
     const where = path("topics", topic, "groups", group, "pull");
-    const request = { method: "POST", path: where, content, isToGateway: true, hasPayloads: true, wait: 30_000, signal };
+    const request = { method: "POST", path: where, content, to: "gateway" as const, hasPayloads: true, wait: 30_000, signal };
     // A repeated pull could leave the messages of the first one to their lease: the caller decides.
     return this.#try(request, (answer) => {
       const deliveries = Array.from(object(answer).deliveries as Body[], (one) => new Delivery(this, object(one, "id", "token", "due_at", "lease_until")));
@@ -201,7 +322,7 @@ export class Lisa {
   /** Settles many deliveries, in batches. Returns a result for each, in order: its outcome, or its error. */
   async settleMany(items: Iterable<{ token: string } & Outcome>): Promise<(Ended | LisaError)[]> {
     const all = Array.from(items, ({ token, ...outcome }) => new Item(settleItem(token, outcome)));
-    return sendInOrder(all, this.#attempt<Ended>("/v1/deliveries:settle", true), this.#tries());
+    return sendInOrder(all, this.#attempt<Ended>("/v1/deliveries:settle", "gateway"), this.#tries());
   }
 
   /** Replaces the lease of a delivery with a new one that starts now; by default the topic's. */
@@ -220,11 +341,11 @@ export class Lisa {
   }
 
   /** Returns a function that sends items to a path, once. */
-  #attempt<T>(where: string, isToGateway: boolean): Attempt<T> {
+  #attempt<T>(where: string, to: keyof Urls): Attempt<T> {
     return async (items) => {
       const content = `[${items.map(({ text }) => text).join()}]`;
       try {
-        return await this.#try({ method: "POST", path: where, content, isToGateway }, (answer) => readResults<T>(answer, items.length));
+        return await this.#try({ method: "POST", path: where, content, to }, (answer) => readResults<T>(answer, items.length));
       } catch (error) {
         if (error instanceof LisaError) return error;
         throw error;
@@ -245,7 +366,7 @@ export class Lisa {
   }
 
   #try<T>(request: Request, read: (body: unknown) => T): Promise<T> {
-    return exchange(request.isToGateway ? this.#urls.gateway : this.#urls.producer, request, this.#options, read);
+    return exchange(this.#urls, request, this.#options, read);
   }
 
   #tries(): number {
@@ -333,10 +454,24 @@ export class Delivery {
 
 /** Returns an object with these texts, or throws. */
 function object(body: unknown, ...names: string[]): Body {
+  return withFields("string", body, names);
+}
+
+/** Returns an object with these numbers, or throws. */
+function counts(body: unknown, ...names: string[]): Body {
+  return withFields("number", body, names);
+}
+
+function withFields(type: "string" | "number", body: unknown, names: string[]): Body {
   if (typeof body !== "object" || body === null || Array.isArray(body)) throw new TypeError("not an object");
-  const missing = names.find((name) => typeof (body as Body)[name] !== "string");
+  const missing = names.find((name) => typeof (body as Body)[name] !== type);
   if (missing !== undefined) throw new TypeError(`${missing} is missing`);
   return body as Body;
+}
+
+/** Reads the answer of a change of all messages of an ordering key. */
+function readKey<T>(body: unknown, changed: string): T {
+  return { in_garbage: [], ...counts(body, changed, "garbage", "in_flight") } as T;
 }
 
 /** Reads the results of a batch. */
@@ -359,6 +494,17 @@ function path(...parts: string[]): string {
 
 function batchPath(topic: string): string {
   return `${path("topics", topic)}/messages:batch`;
+}
+
+/** Returns a request about all messages of an ordering key. */
+function keyRequest(method: string, topic: string, key: string): Request {
+  check("key", key);
+  return { method, path: path("topics", topic, "messages"), headers: keyHeader(key) };
+}
+
+/** Throws `TypeError` if an argument is no text. */
+function check(name: string, value: unknown): void {
+  if (typeof value !== "string" || value === "") throw new TypeError(`${name}: ${String(value)} is not a string, or is empty`);
 }
 
 function keyHeader(key: string | undefined): Record<string, string> {

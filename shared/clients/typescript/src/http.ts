@@ -8,13 +8,21 @@ const MAX_ANSWER = 8 * 1024 * 1024;
 /** The most bytes of an answer with payloads: up to 16 MiB, each byte of which may take six in JSON. */
 const MAX_PAYLOADS = 128 * 1024 * 1024;
 
+/** The URLs of the listeners of a relay, without slashes at their ends. */
+export interface Urls {
+  producer: string;
+  gateway: string;
+  manager: string;
+}
+
 export interface Request {
   method: string;
   path: string;
   /** The body, as JSON. */
   content?: string;
   headers?: Record<string, string>;
-  isToGateway?: boolean;
+  /** The listener that it goes to. Default: the producer. */
+  to?: keyof Urls;
   hasPayloads?: boolean;
   wait?: number;
   signal?: AbortSignal | undefined;
@@ -30,8 +38,8 @@ export interface HttpOptions {
 }
 
 /** Sends a request once. Returns what `read` makes of the answer. */
-export async function exchange<T>(base: string, request: Request, options: HttpOptions, read: (body: unknown) => T): Promise<T> {
-  const { method, path, content = null, isToGateway: _, hasPayloads = false, wait = 0, signal } = request;
+export async function exchange<T>(urls: Urls, request: Request, options: HttpOptions, read: (body: unknown) => T): Promise<T> {
+  const { method, path, content = null, to = "producer", hasPayloads = false, wait = 0, signal } = request;
   const { token, timeout = 10_000, fetch: send = fetch } = options;
   // Otherwise, a proxy may compress the answer. Browsers ignore this header.
   const headers: Record<string, string> = { ...request.headers, "accept-encoding": "identity" };
@@ -42,7 +50,7 @@ export async function exchange<T>(base: string, request: Request, options: HttpO
     const all = signal ? AbortSignal.any([signal, limit]) : limit;
     if (token !== undefined) headers.authorization = `Bearer ${await within(all, readToken(token))}`;
     // A redirect would take the payload and the token to another address.
-    response = await send(base + path, { method, headers, body: content, redirect: "manual", signal: all });
+    response = await send(urls[to] + path, { method, headers, body: content, redirect: "manual", signal: all });
     text = await readText(response, hasPayloads ? MAX_PAYLOADS : MAX_ANSWER);
   } catch (cause) {
     if (cause instanceof TransportError) throw cause;

@@ -1,7 +1,10 @@
 /** A client for Lisa, a delayed message queue on Redis Streams. */
 
 export { Lisa, Delivery } from "./client.js";
-export type { Cancelled, Ended, FailedAttempt, GroupState, LisaOptions, Message, NewMessage, PullOptions, SendOptions, Sent } from "./client.js";
+export type {
+  Cancelled, CancelledKey, Ended, FailedAttempt, GarbageReason, GroupState, LisaOptions, ListedMessage, ListOptions, Message, MessagePage, NewMessage, PullOptions,
+  RescheduledKey, Requeued, SendOptions, Sent,
+} from "./client.js";
 export type { Outcome } from "./outcome.js";
 export type { Handler, WorkOptions } from "./work.js";
 export { LisaError, Problem, TransportError } from "./errors.js";

@@ -60,6 +60,23 @@ test("a message has its failed attempts and the holder of its key", async () => 
   assert.deepEqual([parked.state, parked.holder, parked.attempts], ["parked", first.id, undefined]);
 });
 
+test("a page leads to the next one until the last", async () => {
+  const name = topic();
+  await lisa.sendMany(name, ["a", "b", "c"].map((id) => ({ id, payload: id, delay: "1h", key: "ключ" })));
+  const [listed, options] = [[], { key: "ключ", limit: 2 }];
+  let cursor;
+  do {
+    const page = await lisa.list(name, { ...options, cursor });
+    listed.push(...page.messages);
+    cursor = page.next;
+  } while (cursor !== null);
+  assert.deepEqual(listed.map(({ id, state, key }) => [id, state, key]), ["a", "b", "c"].map((id) => [id, "waiting", "ключ"]));
+  assert.deepEqual((await lisa.list(name, { to: new Date() })).messages, []);
+  const { rescheduled } = await lisa.rescheduleKey(name, "ключ", { deliver_at: new Date(Date.now() + 7_200_000) });
+  assert.equal(rescheduled, 3);
+  assert.deepEqual(await lisa.requeue(name, ["a"]), { found: 0, done: 0, dry_run: false, missing: ["a"] });
+});
+
 test("a worker acks, retries and stops at its signal", async () => {
   const [stop, seen] = [new AbortController(), []];
   await lisa.send("jobs", "fails once", { id: `once-${process.pid}` });
@@ -115,6 +132,18 @@ test("a negative duration is thrown", async () => {
   await serve(() => [200, {}, "[]"], async (fake, requests) => {
     for (const delay of [-5_000, NaN, Infinity]) await assert.rejects(new Lisa(fake).send("t", "x", { delay }), /delay: .* is not a duration/);
     assert.equal(requests.length, 0);
+  });
+});
+
+test("a wrong key, id or time is thrown", async () => {
+  await serve(() => [200, {}, "{}"], async (fake, requests) => {
+    const lisa = new Lisa(fake);
+    await assert.rejects(lisa.rescheduleKey("t", "k", { delay: "1h", deliver_at: new Date() }), /^TypeError: deliver_at: cannot be combined with delay/);
+    await assert.rejects(lisa.cancelKey("t", ""), /^TypeError: key: /);
+    await assert.rejects(lisa.list("t", { group: "" }), /^TypeError: group: /);
+    for (const ids of [[], "id", [7], undefined]) await assert.rejects(lisa.requeue("t", ids), /^TypeError: ids: /);
+    assert.equal(requests.length, 0);
+    assert.throws(() => new Lisa(fake, { manager: "localhost" }), /^TypeError: manager: /);
   });
 });
 

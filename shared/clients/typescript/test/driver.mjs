@@ -27,6 +27,12 @@ async function attempt(call) {
   }
 }
 
+/** Returns the error of a call, or its result as it is. */
+async function plain(call) {
+  const result = await attempt(call);
+  return result instanceof Error ? shown(result) : result;
+}
+
 async function inTurns(items, callers, use) {
   const [results, left] = [[], items.entries()];
   const turns = Array.from({ length: callers }, async () => {
@@ -76,6 +82,10 @@ const commands = {
   cancel: async ({ topic, id }) => shown(await attempt(() => lisa.cancel(topic, id))),
   deliver_now: async ({ topic, id }) => shown(await attempt(() => lisa.deliverNow(topic, id))),
   reschedule: async ({ topic, id, options }) => shown(await attempt(() => lisa.reschedule(topic, id, options))),
+  list: ({ topic, options }) => plain(() => lisa.list(topic, options)),
+  cancel_key: ({ topic, key }) => plain(() => lisa.cancelKey(topic, key)),
+  reschedule_key: ({ topic, key, options }) => plain(() => lisa.rescheduleKey(topic, key, options)),
+  requeue: ({ topic, ids, group }) => plain(() => lisa.requeue(topic, ids, group)),
   pull: async ({ topic, options }) => {
     const pulled = await attempt(() => lisa.pull(topic, options));
     if (Array.isArray(pulled)) deliveries = pulled;

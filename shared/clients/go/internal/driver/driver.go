@@ -12,11 +12,14 @@ import (
 type command struct {
 	Call string
 
-	URL, Gateway, Token string
-	Timeout             int
-	Tries               int
+	URL, Gateway, Manager, Token string
+	Timeout                      int
+	Tries                        int
 
 	Topic, ID   string
+	Key         string
+	Group       *string
+	IDs         []string
 	Payload     string
 	Options     map[string]any
 	Messages    []map[string]any
@@ -37,7 +40,7 @@ func (d *driver) answer(c command) any {
 	ctx := context.Background()
 	switch c.Call {
 	case "client":
-		options := lisarelay.Options{Gateway: c.Gateway, Token: c.Token, Timeout: time.Duration(c.Timeout) * time.Millisecond, Tries: c.Tries}
+		options := lisarelay.Options{Gateway: c.Gateway, Manager: c.Manager, Token: c.Token, Timeout: time.Duration(c.Timeout) * time.Millisecond, Tries: c.Tries}
 		client, err := lisarelay.New(c.URL, options)
 		d.client = client
 		return result(struct{}{}, err)
@@ -62,6 +65,22 @@ func (d *driver) answer(c command) any {
 		return result(d.client.Reschedule(ctx, c.Topic, c.ID, duration(c.Options["delay"])))
 	case "deliver_now":
 		return result(d.client.DeliverNow(ctx, c.Topic, c.ID))
+	case "cancel_key":
+		done, err := d.client.CancelKey(ctx, c.Topic, c.Key)
+		return result(map[string]any{"cancelled": done.Cancelled, "garbage": done.Garbage, "in_flight": done.InFlight, "in_garbage": texts(done.InGarbage)}, err)
+	case "reschedule_key":
+		done, err := d.rescheduleKey(ctx, c)
+		return result(map[string]any{"rescheduled": done.Rescheduled, "garbage": done.Garbage, "in_flight": done.InFlight, "in_garbage": texts(done.InGarbage)}, err)
+	case "list":
+		page, err := d.client.List(ctx, c.Topic, listOptions(c.Options))
+		return result(map[string]any{"messages": page.Messages, "next": page.Next}, err)
+	case "requeue":
+		group := "default"
+		if c.Group != nil {
+			group = *c.Group
+		}
+		done, err := d.client.Requeue(ctx, c.Topic, group, c.IDs)
+		return result(map[string]any{"done": done.Done, "found": done.Found, "missing": texts(done.Missing)}, err)
 	case "pull":
 		return d.pull(ctx, c)
 	case "settle":
@@ -92,6 +111,13 @@ func (d *driver) sendMany(ctx context.Context, c command) any {
 	}
 	sent, err := d.client.SendMany(ctx, c.Topic, messages)
 	return results(sent, err)
+}
+
+func (d *driver) rescheduleKey(ctx context.Context, c command) (lisarelay.RescheduledKey, error) {
+	if at := instant(c.Options["deliver_at"]); !at.IsZero() {
+		return d.client.RescheduleKeyAt(ctx, c.Topic, c.Key, at)
+	}
+	return d.client.RescheduleKey(ctx, c.Topic, c.Key, duration(c.Options["delay"]))
 }
 
 func (d *driver) pull(ctx context.Context, c command) any {
@@ -166,6 +192,9 @@ func result(value any, err error) any {
 	}
 	return map[string]any{"error": fields}
 }
+
+// texts returns a list that is not null in JSON.
+func texts(all []string) []string { return append([]string{}, all...) }
 
 func setText(fields map[string]any, name, value string) {
 	if value != "" {

@@ -34,6 +34,21 @@ func sendOptions(fields map[string]any) (options lisarelay.SendOptions) {
 	return options
 }
 
+// listOptions converts options of the HTTP interface.
+func listOptions(fields map[string]any) (options lisarelay.ListOptions) {
+	options.State = text(fields["state"])
+	options.Group = text(fields["group"])
+	options.Key = text(fields["key"])
+	options.Error = text(fields["error"])
+	options.Reason = text(fields["reason"])
+	options.From = instant(fields["from"])
+	options.To = instant(fields["to"])
+	options.Order = text(fields["order"])
+	options.Limit = number(fields["limit"])
+	options.Cursor = text(fields["cursor"])
+	return options
+}
+
 // outcome converts an outcome of the HTTP interface.
 func outcome(fields map[string]any) lisarelay.Outcome {
 	for verb, value := range fields {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import math
 import re
 import time
@@ -24,16 +25,21 @@ from ._http import Body, open_async_client, open_client, time_limit, translated
 from ._types import (
     Ack,
     Cancelled,
+    CancelledKey,
     Defer,
     DeliveryFields,
     Duration,
     Ended,
     Instant,
+    ListOptions,
     Message,
+    MessagePage,
     NewMessage,
     Outcome,
     Payload,
     Reject,
+    Requeued,
+    RescheduledKey,
     Retry,
     SendOptions,
     Sent,
@@ -59,6 +65,7 @@ class _Client:
         url: str = DEV,
         *,
         gateway: str | None = None,
+        manager: str | None = None,
         token: Token = None,
         timeout: float = 10,
         tries: int = 5,
@@ -66,13 +73,15 @@ class _Client:
     ) -> None:
         """Creates a client. Connections are opened when they are needed.
 
-        `url` is that of the producer, and by default that of `lisa-manager dev`. `gateway` is that of the gateway, if
-        it is another. `token` is the bearer token, the path of its file, or a function that returns it; the last two
-        are read for each request. `timeout` is in seconds, for one try, from connecting to the last byte of the answer.
-        `tries` limits how often a request is sent. Further arguments are those of `httpx.Client`. A proxy from the
-        environment gets only requests over `https`; `trust_env=True` or `proxy=` also sends it those over `http`.
+        `url` is that of the producer, and by default that of `lisa-manager dev`. `gateway` and `manager` are those of
+        the gateway and the manager, if they differ. `token` is the bearer token, the path of its file, or a function
+        that returns it; the last two are read for each request. `timeout` is in seconds, for one try, from connecting
+        to the last byte of the answer. `tries` limits how often a request is sent. Further arguments are those of
+        `httpx.Client`. A proxy from the environment gets only requests over `https`; `trust_env=True` or `proxy=` also
+        sends it those over `http`.
         """
-        for name, one in (("url", url), ("gateway", gateway or url)):
+        gateway, manager = gateway or url, manager or url
+        for name, one in (("url", url), ("gateway", gateway), ("manager", manager)):
             if not re.match(r"https?://[^/]", one):
                 raise ValueError(f"{name}: {one!r} is not a URL with http or https")
         if not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
@@ -83,7 +92,8 @@ class _Client:
             raise TypeError("token: must be a str, a Path or a function")
         if isinstance(token, str) and not _is_token(token):
             raise ValueError("token: is empty, or has invalid characters")
-        self._urls = (url.rstrip("/"), (gateway or url).rstrip("/"))
+        urls: dict[flows.Listener, str] = {"producer": url, "gateway": gateway, "manager": manager}
+        self._urls = {listener: one.rstrip("/") for listener, one in urls.items()}
         self._token, self._timeout, self._tries, self._options = token, timeout, tries, http
         self._open()
 
@@ -97,7 +107,7 @@ class _Client:
             headers["authorization"] = f"Bearer {_read_token(self._token)}"
         return {
             "method": request.method,
-            "url": self._urls[request.to_gateway] + request.path,
+            "url": self._urls[request.to] + request.path,
             "headers": headers,
             "content": request.body,
             "timeout": httpx.Timeout(self._timeout, read=self._timeout + request.wait),
@@ -126,6 +136,27 @@ class _Client:
         request = flows.message_request("PATCH", topic, message_id, key, types.given(due))
         return (yield from flows.exchange(request, self._tries, types.reader(Sent)))
 
+    def _list(self, topic: str, options: ListOptions) -> flows.Flow[MessagePage]:
+        request = flows.list_request(topic, options)
+        return (yield from flows.exchange(request, self._tries, types.reader(MessagePage)))
+
+    def _cancel_key(self, topic: str, key: str) -> flows.Flow[CancelledKey]:
+        request = flows.key_request("DELETE", topic, key)
+        return (yield from flows.exchange(request, self._tries, types.reader(CancelledKey)))
+
+    def _reschedule_key(
+        self, topic: str, key: str, due: dict[str, Duration | Instant | None]
+    ) -> flows.Flow[RescheduledKey]:
+        body = types.given(due)
+        if len(body) > 1:
+            raise ValueError("deliver_at: cannot be combined with delay")
+        request = flows.key_request("PATCH", topic, key, body)
+        return (yield from flows.exchange(request, self._tries, types.reader(RescheduledKey)))
+
+    def _requeue(self, topic: str, ids: Iterable[str], group: str) -> flows.Flow[Requeued]:
+        request = flows.requeue_request(topic, ids, group)
+        return (yield from flows.exchange(request, self._tries, types.reader(Requeued)))
+
     def _deliver_now(self, topic: str, message_id: str, key: str | None) -> flows.Flow[Sent]:
         request = flows.message_request("POST", topic, message_id, key, verb="deliver-now")
         return (yield from flows.exchange(request, self._tries, types.reader(Sent)))
@@ -137,7 +168,7 @@ class _Client:
         # The server waits at most 30 s.
         longest = min(wait.total_seconds(), 30.0) if isinstance(wait, timedelta) else 30.0
         body = types.given({**options, "wait": wait})
-        request = flows.with_json("POST", where, body, True, longest)
+        request = flows.with_json("POST", where, body, "gateway", longest)
         request.limit = flows.MAX_PAYLOADS
 
         def read(body: Any) -> list[T]:
@@ -156,11 +187,11 @@ class Lisa(_Client):
     def _open(self) -> None:
         self._http = open_client(self._options)
         self._sends: dict[str, ThreadBatcher[Sent]] = {}
-        self._settles = self._batcher(flows.SETTLE, Ended, True)
-        self._extends = self._batcher(flows.EXTEND, Ended, True)
+        self._settles = self._batcher(flows.SETTLE, Ended, "gateway")
+        self._extends = self._batcher(flows.EXTEND, Ended, "gateway")
 
-    def _batcher(self, where: str, kind: type[T], to_gateway: bool) -> ThreadBatcher[T]:
-        return ThreadBatcher(lambda items: self._run(flows.attempt(where, items, kind, to_gateway)), self._tries)
+    def _batcher(self, where: str, kind: type[T], to: flows.Listener) -> ThreadBatcher[T]:
+        return ThreadBatcher(lambda items: self._run(flows.attempt(where, items, kind, to)), self._tries)
 
     def _run(self, flow: flows.Flow[T]) -> T:
         answer: flows.Reply | TransportError | None = None
@@ -197,10 +228,10 @@ class Lisa(_Client):
         sends = self._sends.get(topic)
         if sends is None:
             flows.drop_idle(self._sends)
-            sends = self._sends.setdefault(topic, self._batcher(flows.send_path(topic), Sent, False))
+            sends = self._sends.setdefault(topic, self._batcher(flows.send_path(topic), Sent, "producer"))
         return sends.add(item)
 
-    def send_many(self, topic: str, messages: Iterable[NewMessage]) -> list[Sent | LisaError]:
+    def send_many(self, topic: str, messages: Iterable[NewMessage]) -> builtins.list[Sent | LisaError]:
         """Sends messages in batches. Returns a result for each, in order: its error, if it was not accepted."""
         return self._run(flows.send_many(topic, messages, self._tries))
 
@@ -208,9 +239,23 @@ class Lisa(_Client):
         """Returns a stored message. Raises `NotFound` if there is none, or if it has ended."""
         return self._run(self._get(topic, id, key))
 
+    def list(self, topic: str, **options: Unpack[ListOptions]) -> MessagePage:
+        """Returns a page of messages of one state or ordering key, without their payloads; by default, waiting ones.
+
+        Pass its `next` as the `cursor` of the next call, with the same other options.
+        """
+        return self._run(self._list(topic, options))
+
     def cancel(self, topic: str, id: str, *, key: str | None = None) -> Cancelled:
         """Cancels a message. Raises `Conflict` if it is ready, in flight or in garbage."""
         return self._run(self._cancel(topic, id, key))
+
+    def cancel_key(self, topic: str, key: str) -> CancelledKey:
+        """Cancels all messages of an ordering key that are not ready, in flight or in garbage.
+
+        The topic needs `key_index`.
+        """
+        return self._run(self._cancel_key(topic, key))
 
     def reschedule(
         self,
@@ -224,9 +269,25 @@ class Lisa(_Client):
         """Reschedules a message. Raises `Conflict` if it is ready, in flight or in garbage."""
         return self._run(self._reschedule(topic, id, key, {"delay": delay, "deliver_at": deliver_at}))
 
+    def reschedule_key(
+        self, topic: str, key: str, *, delay: Duration | None = None, deliver_at: Instant | None = None
+    ) -> RescheduledKey:
+        """Reschedules all messages of an ordering key that are not ready, in flight or in garbage.
+
+        The topic needs `key_index`.
+        """
+        return self._run(self._reschedule_key(topic, key, {"delay": delay, "deliver_at": deliver_at}))
+
     def deliver_now(self, topic: str, id: str, *, key: str | None = None) -> Sent:
         """Delivers a waiting message, or its next attempt, now. Raises `Conflict` if it is ready or in flight."""
         return self._run(self._deliver_now(topic, id, key))
+
+    def requeue(self, topic: str, ids: Iterable[str], group: str = "default") -> Requeued:
+        """Delivers messages of a group's garbage (dead letters) again, with their attempts reset.
+
+        If a try has no answer, the next one may report the ids that it has requeued as missing.
+        """
+        return self._run(self._requeue(topic, ids, group))
 
     def pull(
         self,
@@ -237,7 +298,7 @@ class Lisa(_Client):
         wait: Duration = LONG_POLL,
         lease: Duration | None = None,
         consumer: str | None = None,
-    ) -> list[Delivery]:
+    ) -> builtins.list[Delivery]:
         """Pulls up to `max` messages. Waits for the first one, up to `wait` (30 s at most).
 
         A failed pull is not repeated.
@@ -259,7 +320,7 @@ class Lisa(_Client):
         """Replaces the lease of a delivery with a new one that starts now. Raises `Stale` if it was lost."""
         return flows.note_extended(delivery, self._extends.add(flows.extend_item(delivery, lease)))
 
-    def settle_many(self, items: Iterable[tuple[DeliveryFields | str, Outcome]]) -> list[Ended | LisaError]:
+    def settle_many(self, items: Iterable[tuple[DeliveryFields | str, Outcome]]) -> builtins.list[Ended | LisaError]:
         """Settles deliveries in batches. Returns a result for each, in order: its error, if it was not settled."""
         return self._run(flows.settle_many(items, self._tries))
 
@@ -299,9 +360,14 @@ class Lisa(_Client):
                 same = Delivery(**{**vars(delivery), "_lisa": self})
                 return await loop.run_in_executor(threads, run, same)
 
-            url, gateway = self._urls
-            options = {"token": self._token, "timeout": self._timeout, "tries": self._tries, **self._options}
-            async with AsyncLisa(url, gateway=gateway, **options) as lisa:
+            options = {
+                "gateway": self._urls["gateway"],
+                "token": self._token,
+                "timeout": self._timeout,
+                "tries": self._tries,
+                **self._options,
+            }
+            async with AsyncLisa(self._urls["producer"], **options) as lisa:
                 try:
                     await lisa.work(
                         topic,
@@ -335,11 +401,11 @@ class AsyncLisa(_Client):
     def _open(self) -> None:
         self._http = open_async_client(self._options)
         self._sends: dict[str, AsyncBatcher[Sent]] = {}
-        self._settles = self._batcher(flows.SETTLE, Ended, True)
-        self._extends = self._batcher(flows.EXTEND, Ended, True)
+        self._settles = self._batcher(flows.SETTLE, Ended, "gateway")
+        self._extends = self._batcher(flows.EXTEND, Ended, "gateway")
 
-    def _batcher(self, where: str, kind: type[T], to_gateway: bool) -> AsyncBatcher[T]:
-        return AsyncBatcher(lambda items: self._run(flows.attempt(where, items, kind, to_gateway)), self._tries)
+    def _batcher(self, where: str, kind: type[T], to: flows.Listener) -> AsyncBatcher[T]:
+        return AsyncBatcher(lambda items: self._run(flows.attempt(where, items, kind, to)), self._tries)
 
     async def _run(self, flow: flows.Flow[T]) -> T:
         answer: flows.Reply | TransportError | None = None
@@ -376,10 +442,10 @@ class AsyncLisa(_Client):
         sends = self._sends.get(topic)
         if sends is None:
             flows.drop_idle(self._sends)
-            sends = self._sends.setdefault(topic, self._batcher(flows.send_path(topic), Sent, False))
+            sends = self._sends.setdefault(topic, self._batcher(flows.send_path(topic), Sent, "producer"))
         return await sends.add(item)
 
-    async def send_many(self, topic: str, messages: Iterable[NewMessage]) -> list[Sent | LisaError]:
+    async def send_many(self, topic: str, messages: Iterable[NewMessage]) -> builtins.list[Sent | LisaError]:
         """Sends messages in batches. Returns a result for each, in order: its error, if it was not accepted."""
         return await self._run(flows.send_many(topic, messages, self._tries))
 
@@ -387,9 +453,23 @@ class AsyncLisa(_Client):
         """Returns a stored message. Raises `NotFound` if there is none, or if it has ended."""
         return await self._run(self._get(topic, id, key))
 
+    async def list(self, topic: str, **options: Unpack[ListOptions]) -> MessagePage:
+        """Returns a page of messages of one state or ordering key, without their payloads; by default, waiting ones.
+
+        Pass its `next` as the `cursor` of the next call, with the same other options.
+        """
+        return await self._run(self._list(topic, options))
+
     async def cancel(self, topic: str, id: str, *, key: str | None = None) -> Cancelled:
         """Cancels a message. Raises `Conflict` if it is ready, in flight or in garbage."""
         return await self._run(self._cancel(topic, id, key))
+
+    async def cancel_key(self, topic: str, key: str) -> CancelledKey:
+        """Cancels all messages of an ordering key that are not ready, in flight or in garbage.
+
+        The topic needs `key_index`.
+        """
+        return await self._run(self._cancel_key(topic, key))
 
     async def reschedule(
         self,
@@ -403,9 +483,25 @@ class AsyncLisa(_Client):
         """Reschedules a message. Raises `Conflict` if it is ready, in flight or in garbage."""
         return await self._run(self._reschedule(topic, id, key, {"delay": delay, "deliver_at": deliver_at}))
 
+    async def reschedule_key(
+        self, topic: str, key: str, *, delay: Duration | None = None, deliver_at: Instant | None = None
+    ) -> RescheduledKey:
+        """Reschedules all messages of an ordering key that are not ready, in flight or in garbage.
+
+        The topic needs `key_index`.
+        """
+        return await self._run(self._reschedule_key(topic, key, {"delay": delay, "deliver_at": deliver_at}))
+
     async def deliver_now(self, topic: str, id: str, *, key: str | None = None) -> Sent:
         """Delivers a waiting message, or its next attempt, now. Raises `Conflict` if it is ready or in flight."""
         return await self._run(self._deliver_now(topic, id, key))
+
+    async def requeue(self, topic: str, ids: Iterable[str], group: str = "default") -> Requeued:
+        """Delivers messages of a group's garbage (dead letters) again, with their attempts reset.
+
+        If a try has no answer, the next one may report the ids that it has requeued as missing.
+        """
+        return await self._run(self._requeue(topic, ids, group))
 
     async def pull(
         self,
@@ -416,7 +512,7 @@ class AsyncLisa(_Client):
         wait: Duration = LONG_POLL,
         lease: Duration | None = None,
         consumer: str | None = None,
-    ) -> list[AsyncDelivery]:
+    ) -> builtins.list[AsyncDelivery]:
         """Pulls up to `max` messages. Waits for the first one, up to `wait` (30 s at most).
 
         A failed pull is not repeated.
@@ -438,7 +534,9 @@ class AsyncLisa(_Client):
         """Replaces the lease of a delivery with a new one that starts now. Raises `Stale` if it was lost."""
         return flows.note_extended(delivery, await self._extends.add(flows.extend_item(delivery, lease)))
 
-    async def settle_many(self, items: Iterable[tuple[DeliveryFields | str, Outcome]]) -> list[Ended | LisaError]:
+    async def settle_many(
+        self, items: Iterable[tuple[DeliveryFields | str, Outcome]]
+    ) -> builtins.list[Ended | LisaError]:
         """Settles deliveries in batches. Returns a result for each, in order: its error, if it was not settled."""
         return await self._run(flows.settle_many(items, self._tries))
 

@@ -9,8 +9,8 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, TypeVar, Union
-from urllib.parse import quote
+from typing import Any, Callable, Literal, TypeVar, Union
+from urllib.parse import quote, urlencode
 
 from . import _types as types
 from ._errors import LisaError, Stale, TransportError, problem, problem_of
@@ -25,6 +25,7 @@ MAX_BATCHED = 64 * 1024
 # 16 MiB of payloads, each byte of which may take six in JSON, and their headers.
 MAX_PAYLOADS = 128 * 1024 * 1024
 
+Listener = Literal["producer", "gateway", "manager"]
 SETTLE, EXTEND = "/v1/deliveries:settle", "/v1/deliveries:extend"
 
 
@@ -36,7 +37,7 @@ class Request:
     path: str
     headers: dict[str, bytes] = field(default_factory=dict)
     body: bytes = b""
-    to_gateway: bool = False
+    to: Listener = "producer"
     wait: float = 0
     # The most bytes of the answer.
     limit: int = 8 * 1024 * 1024
@@ -54,10 +55,10 @@ class Reply:
 Flow = Generator[Union[Request, float], Union[Reply, TransportError, None], T]
 
 
-def with_json(method: str, path: str, body: Any, to_gateway: bool = False, wait: float = 0) -> Request:
+def with_json(method: str, path: str, body: Any, to: Listener = "producer", wait: float = 0) -> Request:
     """Returns a request whose body is JSON."""
     content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-    return Request(method, path, {"content-type": b"application/json"}, content, to_gateway, wait)
+    return Request(method, path, {"content-type": b"application/json"}, content, to, wait)
 
 
 def exchange(request: Request, tries: int, read: Callable[[Any], T], message_id: str | None = None) -> Flow[T]:
@@ -120,16 +121,14 @@ def conclude(items: Sequence[Item], answer: Answer[T], tries: int) -> tuple[list
     return final, pause(failures, after)
 
 
-def attempt(where: str, items: Sequence[Item], kind: type[T], to_gateway: bool) -> Flow[Answer[T]]:
+def attempt(where: str, items: Sequence[Item], kind: type[T], to: Listener) -> Flow[Answer[T]]:
     """Sends items in one request, once."""
     body = b"[" + b",".join(item.json for item in items) + b"]"
-    request = Request("POST", where, {"content-type": b"application/json"}, body, to_gateway)
+    request = Request("POST", where, {"content-type": b"application/json"}, body, to)
     return read_answer((yield request), partial(results_of, kind, len(items)))
 
 
-def in_order(
-    where: str, items: Iterable[Item], kind: type[T], to_gateway: bool, tries: int
-) -> Flow[list[T | LisaError]]:
+def in_order(where: str, items: Iterable[Item], kind: type[T], to: Listener, tries: int) -> Flow[list[T | LisaError]]:
     """Sends items in order, one request after the other. Returns a result for each.
 
     If a request is refused as a whole, no more are sent: they would be refused, too.
@@ -140,7 +139,7 @@ def in_order(
     while left:
         pending = [left.popleft() for _ in range(fitting(left))]
         while pending:
-            answer = yield from attempt(where, pending, kind, to_gateway)
+            answer = yield from attempt(where, pending, kind, to)
             if isinstance(answer, LisaError) and not answer.retryable:
                 pending += left
                 left.clear()
@@ -222,6 +221,35 @@ def message_request(
     return request
 
 
+def key_request(method: str, topic: str, key: str, body: Mapping[str, Any] | None = None) -> Request:
+    """Returns a request about all messages of an ordering key."""
+    types.check("key", key)
+    where = path("topics", topic, "messages")
+    request = Request(method, where) if body is None else with_json(method, where, body)
+    request.headers["lisa-key"] = types.header("key", key)
+    return request
+
+
+def list_request(topic: str, options: Mapping[str, Any]) -> Request:
+    """Returns a request for a page of messages."""
+    types.check_names(options, types.ListOptions)
+    query = types.given({name.rstrip("_"): value for name, value in options.items()})
+    for name in ("group", "key"):
+        if name in query:
+            types.check(name, query[name])
+    return Request("GET", f"{path('topics', topic, 'messages')}?{urlencode(query)}", to="manager")
+
+
+def requeue_request(topic: str, ids: Iterable[str], group: str) -> Request:
+    """Returns a request that requeues messages from garbage."""
+    if isinstance(ids, str) or not (ids := list(ids)):
+        raise ValueError(f"ids: {ids!r} is not a list of ids, or is empty")
+    for one in ids:
+        types.check("ids", one)
+    where = path("topics", topic, "groups", group, "garbage", "requeue")
+    return with_json("POST", where, {"ids": ids}, "manager")
+
+
 def send(topic: str, payload: types.Payload, options: Mapping[str, Any], tries: int) -> Flow[types.Sent]:
     """Sends one message in a request of its own."""
     content, content_type = types.payload_bytes(payload)
@@ -246,7 +274,7 @@ def send_many(topic: str, messages: Iterable[types.NewMessage], tries: int) -> F
     """Sends many messages, in batches."""
     # A wrong message is found before any is sent.
     items = [Item(types.batch_item(index, message)) for index, message in enumerate(messages)]
-    return (yield from in_order(send_path(topic), items, types.Sent, False, tries))
+    return (yield from in_order(send_path(topic), items, types.Sent, "producer", tries))
 
 
 def settle_many(
@@ -254,7 +282,7 @@ def settle_many(
 ) -> Flow[list[types.Ended | LisaError]]:
     """Settles many deliveries, in batches."""
     items = list(items)
-    results = yield from in_order(SETTLE, map(settle_item, items), types.Ended, True, tries)
+    results = yield from in_order(SETTLE, map(settle_item, items), types.Ended, "gateway", tries)
     for (delivery, _), result in zip(items, results):
         note_settled(delivery, result)
     return results

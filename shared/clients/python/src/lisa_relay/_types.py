@@ -50,12 +50,34 @@ class NewMessage(SendOptions):
     payload: Payload
 
 
+class ListOptions(TypedDict, total=False):
+    """The options of a list, as in the HTTP interface. None stands for the default.
+
+    `state` is `waiting` by default. `group` is required if the topic has several, except for waiting messages and those
+    of a `key`. `key` lists the messages of an ordering key in any state; the topic needs `key_index`. With the state
+    `garbage`, `key`, `reason` and `error` are filters. `error` is a text of 1 to 200 characters in the last error; `#`,
+    `*` and `…` stand for any text. `from_` (`from` is a keyword in Python) is the first time of a delivery, or of a
+    move to garbage, and `to` the first one that is too late. `order` is `oldest` (the default) or `newest`. A page has
+    up to `limit` messages, 1 to 1000 and by default 100. `cursor` is the `next` of the last page.
+    """
+
+    state: str | None
+    group: str | None
+    key: str | None
+    error: str | None
+    reason: str | None
+    from_: Instant | None
+    to: Instant | None
+    order: str | None
+    limit: int | None
+    cursor: str | None
+
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PARTS = re.compile(r"(?:\s*([0-9]+)\s*(ms|s|m|h|d))+\s*", re.ASCII)
 _DURATIONS = {"delay", "ttl", "after", "lease", "wait"}
-_INSTANTS = {"deliver_at", "expires_at", "until"}
+_INSTANTS = {"deliver_at", "expires_at", "until", "from", "to"}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
-_OPTIONS = SendOptions.__annotations__.keys()
 _KEPT = {"content-type", "traceparent", "tracestate"}
 
 
@@ -95,11 +117,23 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: plain(name, value) for name, value in values.items() if value is not None}
 
 
+def check(name: str, value: Any) -> None:
+    """Raises an error if an argument is not a text, or is empty."""
+    if not (isinstance(value, str) and value):
+        raise ValueError(f"{name}: {value!r} is not a string, or is empty")
+
+
+def check_names(options: Mapping[str, Any], kind: Any) -> None:
+    """Raises an error for options that are not fields of a `TypedDict`."""
+    names = kind.__annotations__.keys()
+    for name in options:
+        if name not in names:
+            raise TypeError(f"unknown option {name!r}; must be one of {', '.join(names)}")
+
+
 def options_of(options: Mapping[str, Any], content_type: str) -> dict[str, Any]:
     """Returns the options of a message as JSON has them, with an id and the content type."""
-    for name in options:
-        if name not in _OPTIONS:
-            raise TypeError(f"unknown option {name!r}; must be one of {', '.join(_OPTIONS)}")
+    check_names(options, SendOptions)
     result = given(options)
     result.setdefault("id", new_id())
     headers = {name.lower(): value for name, value in result.get("headers", {}).items()}
@@ -251,6 +285,71 @@ class Message(_Content):
 
 
 @dataclass
+class ListedMessage:
+    """A message of a page. `attempt` is the current or next one; in garbage, the number of attempts made.
+
+    `error` is the last one. `reason` says why it is in garbage: `exhausted`, `rejected` or `expired`.
+    """
+
+    id: str
+    state: str
+    attempt: int
+    due_at: datetime | None = None
+    key: str | None = None
+    consumer: str | None = None
+    error: str | None = None
+    reason: str | None = None
+    garbage_at: datetime | None = None
+
+
+@dataclass
+class MessagePage:
+    """A page of messages, and the cursor of the next page: None on the last one.
+
+    With a filter of garbage, a page may be short or empty and still have a `next`.
+    """
+
+    messages: list[ListedMessage]
+    next: str | None = None
+
+
+@dataclass
+class CancelledKey:
+    """The number of messages of an ordering key that were cancelled, and of those that could not be.
+
+    `in_flight` has also those that are ready. `in_garbage` are the groups that keep copies of cancelled messages in
+    their garbage. A repeated cancel does not count the messages of an earlier try.
+    """
+
+    cancelled: int
+    garbage: int
+    in_flight: int
+    in_garbage: list[str] = field(default_factory=list)
+
+
+@dataclass
+class RescheduledKey:
+    """The number of messages of an ordering key that were rescheduled, and of those that could not be.
+
+    Its fields are those of `CancelledKey`.
+    """
+
+    rescheduled: int
+    garbage: int
+    in_flight: int
+    in_garbage: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Requeued:
+    """The number of messages that were requeued and that were found, and the ids that are not in the garbage."""
+
+    done: int
+    found: int
+    missing: list[str] = field(default_factory=list)
+
+
+@dataclass
 class DeliveryFields(_Content):
     """A delivery that was pulled, with a lease. `token` settles it, and is a secret."""
 
@@ -334,7 +433,7 @@ def read(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
     """Reads a value from JSON. Fields that a later version of Lisa adds are ignored."""
     names = {one.name for one in fields(kind)}  # type: ignore[arg-type]
     values = {name: value for name, value in body.items() if name in names}
-    for name in ("at", "due_at", "expires_at", "lease_until"):
+    for name in ("at", "due_at", "expires_at", "garbage_at", "lease_until"):
         if values.get(name) is not None:
             values[name] = datetime.fromisoformat(values[name].replace("Z", "+00:00")).astimezone(timezone.utc)
     if "payload" in values:
@@ -345,6 +444,8 @@ def read(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
         values["attempts"] = [read(FailedAttempt, attempt) for attempt in values["attempts"]]
     if "groups" in values:
         values["groups"] = [read(GroupState, group) for group in values["groups"]]
+    if "messages" in values:
+        values["messages"] = [read(ListedMessage, message) for message in values["messages"]]
     return kind(**values, **more)
 
 

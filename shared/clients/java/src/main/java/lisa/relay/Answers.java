@@ -32,8 +32,37 @@ final class Answers {
 
     static Cancelled cancelled(Object answer) {
         Map<?, ?> body = object(answer);
-        return new Cancelled(text(body, "id"), headers(body), payload(body),
-                body.containsKey("in_garbage") ? list(body, "in_garbage").stream().map(String.class::cast).toList() : List.of());
+        return new Cancelled(text(body, "id"), headers(body), payload(body), texts(body, "in_garbage"));
+    }
+
+    static MessagePage page(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new MessagePage(list(body, "messages").stream().map(Answers::listed).toList(),
+                body.get("next") == null ? null : text(body, "next"));
+    }
+
+    private static ListedMessage listed(Object message) {
+        Map<?, ?> body = object(message);
+        return new ListedMessage(text(body, "id"), text(body, "state"), number(body, "attempt"), instantOrNull(body, "due_at"),
+                textOrNull(body, "key"), textOrNull(body, "consumer"), textOrNull(body, "error"), textOrNull(body, "reason"),
+                instantOrNull(body, "garbage_at"));
+    }
+
+    static CancelledKey cancelledKey(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new CancelledKey(number(body, "cancelled"), number(body, "garbage"), number(body, "in_flight"),
+                texts(body, "in_garbage"));
+    }
+
+    static RescheduledKey rescheduledKey(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new RescheduledKey(number(body, "rescheduled"), number(body, "garbage"), number(body, "in_flight"),
+                texts(body, "in_garbage"));
+    }
+
+    static Requeued requeued(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new Requeued(number(body, "done"), number(body, "found"), texts(body, "missing"));
     }
 
     /** Reads the deliveries of a pull. A worker has no handlers for more. */
@@ -105,6 +134,11 @@ final class Answers {
 
     private static Instant instantOrNull(Map<?, ?> body, String name) {
         return body.get(name) == null ? null : instant(body, name);
+    }
+
+    /** Returns a list of texts, which is left out if it is empty. */
+    private static List<String> texts(Map<?, ?> body, String name) {
+        return body.containsKey(name) ? list(body, name).stream().map(String.class::cast).toList() : List.of();
     }
 
     private static List<?> list(Map<?, ?> body, String name) {

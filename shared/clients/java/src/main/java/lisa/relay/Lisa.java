@@ -28,6 +28,7 @@ public final class Lisa {
 
     private final String producer;
     private final String gateway;
+    private final String manager;
     private final int tries;
     private final Http http;
     /** By topic; only those in use. */
@@ -54,6 +55,7 @@ public final class Lisa {
     public Lisa(String url, LisaOptions options) {
         producer = checkUrl("url", url);
         gateway = Values.required("options", options).gateway() == null ? producer : checkUrl("gateway", options.gateway());
+        manager = options.manager() == null ? producer : checkUrl("manager", options.manager());
         tries = options.tries();
         http = new Http(options);
         // As in all calls, the tokens are in the body, because URLs are logged.
@@ -250,6 +252,90 @@ public final class Lisa {
     }
 
     /**
+     * Cancels all messages of an ordering key that have not been delivered yet. The topic needs {@code key_index}. They are
+     * cancelled one by one: if the request failed, some may be.
+     *
+     * @param topic the topic
+     * @param key the ordering key, in ASCII; for any other, {@link #list} its messages, and cancel each
+     * @return the numbers of messages
+     * @throws LisaException if the request failed
+     */
+    public CancelledKey cancelKey(String topic, String key) {
+        return call("DELETE", messagesPath(producer, topic), null, key(key), false, Answers::cancelledKey);
+    }
+
+    /**
+     * Reschedules all messages of an ordering key that have not been delivered yet. The topic needs {@code key_index}. They are
+     * rescheduled one by one: if the request failed, some may be.
+     *
+     * @param topic the topic
+     * @param key the ordering key, in ASCII; for any other, {@link #list} its messages, and reschedule each
+     * @param delay the time from now until they are due
+     * @return the numbers of messages
+     * @throws LisaException if the request failed
+     */
+    public RescheduledKey rescheduleKey(String topic, String key, Duration delay) {
+        return rescheduleKey(topic, key, new SendOptions().delay(delay));
+    }
+
+    /**
+     * Reschedules all messages of an ordering key that have not been delivered yet. The topic needs {@code key_index}. They are
+     * rescheduled one by one: if the request failed, some may be.
+     *
+     * @param topic the topic
+     * @param key the ordering key, in ASCII; for any other, {@link #list} its messages, and reschedule each
+     * @param deliverAt the new due time; a past one means now
+     * @return the numbers of messages
+     * @throws LisaException if the request failed
+     */
+    public RescheduledKey rescheduleKey(String topic, String key, Instant deliverAt) {
+        return rescheduleKey(topic, key, new SendOptions().deliverAt(deliverAt));
+    }
+
+    /**
+     * Lists messages, a page at a time. The manager answers it.
+     *
+     * @param topic the topic
+     * @param options its options
+     * @return a page of messages; {@link MessagePage#next} is the cursor of the next one
+     * @throws LisaException if the request failed
+     */
+    public MessagePage list(String topic, ListOptions options) {
+        String url = messagesPath(manager, topic) + Values.query(Values.required("options", options).values());
+        return call("GET", url, null, null, false, Answers::page);
+    }
+
+    /**
+     * Requeues messages from the garbage (dead letters) of the group {@code default}.
+     *
+     * @param topic the topic
+     * @param ids the ids of the messages, at least one
+     * @return the numbers of messages, and the ids that are missing
+     * @throws LisaException if the request failed
+     */
+    public Requeued requeue(String topic, Collection<String> ids) {
+        return requeue(topic, ids, "default");
+    }
+
+    /**
+     * Requeues messages from the garbage (dead letters) of a group: delivers them again, with their attempts reset. The manager
+     * answers it. If the request failed, some may be requeued: repeat it.
+     *
+     * @param topic the topic
+     * @param ids the ids of the messages, at least one
+     * @param group the name of the group
+     * @return the numbers of messages, and the ids that are missing
+     * @throws LisaException if the request failed
+     */
+    public Requeued requeue(String topic, Collection<String> ids, String group) {
+        List<String> all = Values.list("ids", ids);
+        if (all.isEmpty()) throw new IllegalArgumentException("ids: is empty");
+        all.forEach(id -> Values.text("ids", id));
+        String path = Values.path("topics", Values.text("topic", topic), "groups", Values.text("group", group), "garbage", "requeue");
+        return call("POST", manager + path, Json.encode(Json.write(Map.of("ids", all))), null, false, Answers::requeued);
+    }
+
+    /**
      * Pulls messages. An interrupt ends the pull. It is not repeated if it fails, because a lost answer may hold messages until
      * their leases end: the caller decides.
      *
@@ -360,6 +446,11 @@ public final class Lisa {
         return call("PATCH", messagePath(topic, id), Json.encode(Json.write(due.values())), key, false, Answers::sent);
     }
 
+    private RescheduledKey rescheduleKey(String topic, String key, SendOptions due) {
+        byte[] content = Json.encode(Json.write(due.values()));
+        return call("PATCH", messagesPath(producer, topic), content, key(key), false, Answers::rescheduledKey);
+    }
+
     /** Sends a request until it has an answer that is no reason to repeat it. */
     private <T> T call(String method, String url, byte[] content, String key, boolean hasPayloads, Function<Object, T> read) {
         Http.Request request = new Http.Request(method, url, content, key, hasPayloads, Duration.ZERO);
@@ -380,14 +471,18 @@ public final class Lisa {
         return producer + Values.path("topics", Values.text("topic", topic), "messages", Values.text("id", id));
     }
 
+    private static String messagesPath(String base, String topic) {
+        return base + Values.path("topics", Values.text("topic", topic), "messages");
+    }
+
     private String batchPath(String topic) {
-        return producer + Values.path("topics", Values.text("topic", topic)) + "/messages:batch";
+        return messagesPath(producer, topic) + ":batch";
     }
 
     private static String key(String key) {
         // The HTTP client of the JDK replaces all other characters.
         boolean isAscii = Values.text("key", key).chars().allMatch(one -> one >= ' ' && one <= '~') && key.strip().equals(key);
-        if (!isAscii) throw new IllegalArgumentException("key: cannot be a header; leave it out, so that all shards are queried");
+        if (!isAscii) throw new IllegalArgumentException("key: cannot be a header; use the ids of its messages instead");
         return key;
     }
 

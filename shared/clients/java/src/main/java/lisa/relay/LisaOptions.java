@@ -9,6 +9,7 @@ import java.util.function.Consumer;
  * The options of a client. It is immutable: each method returns a copy with another value.
  *
  * @param gateway the URL of the gateway, or null if it is that of the producer
+ * @param manager the URL of the manager, or null if it is that of the producer
  * @param token returns the bearer token, and is called for each request; or null
  * @param timeout the time limit of one try, from connecting to the last byte of the answer: above zero, up to a day; by default
  *     10 s. A pull gets 30 s more
@@ -16,13 +17,15 @@ import java.util.function.Consumer;
  * @param http changes the settings of the HTTP client, such as its TLS or a proxy. By default, there is no proxy. Redirects are
  *     not followed in any case
  */
-public record LisaOptions(String gateway, Callable<String> token, Duration timeout, int tries, Consumer<HttpClient.Builder> http) {
+public record LisaOptions(
+        String gateway, String manager, Callable<String> token, Duration timeout, int tries, Consumer<HttpClient.Builder> http) {
     private static final Duration MAX_TIMEOUT = Duration.ofDays(1);
 
     /**
      * Checks the values.
      *
      * @param gateway the URL of the gateway, or null
+     * @param manager the URL of the manager, or null
      * @param token returns the bearer token, or null
      * @param timeout the time limit of one try
      * @param tries the maximum number of tries
@@ -39,7 +42,7 @@ public record LisaOptions(String gateway, Callable<String> token, Duration timeo
 
     /** Creates options with the defaults. */
     public LisaOptions() {
-        this(null, null, Duration.ofSeconds(10), 5, client -> {});
+        this(null, null, null, Duration.ofSeconds(10), 5, client -> {});
     }
 
     /**
@@ -49,7 +52,17 @@ public record LisaOptions(String gateway, Callable<String> token, Duration timeo
      * @return the options
      */
     public LisaOptions gateway(String gateway) {
-        return new LisaOptions(gateway, token, timeout, tries, http);
+        return new LisaOptions(gateway, manager, token, timeout, tries, http);
+    }
+
+    /**
+     * Sets the URL of the manager.
+     *
+     * @param manager the URL, with http or https
+     * @return the options
+     */
+    public LisaOptions manager(String manager) {
+        return new LisaOptions(gateway, manager, token, timeout, tries, http);
     }
 
     /**
@@ -70,7 +83,7 @@ public record LisaOptions(String gateway, Callable<String> token, Duration timeo
      * @return the options
      */
     public LisaOptions token(Callable<String> token) {
-        return new LisaOptions(gateway, token, timeout, tries, http);
+        return new LisaOptions(gateway, manager, token, timeout, tries, http);
     }
 
     /**
@@ -80,7 +93,7 @@ public record LisaOptions(String gateway, Callable<String> token, Duration timeo
      * @return the options
      */
     public LisaOptions timeout(Duration timeout) {
-        return new LisaOptions(gateway, token, timeout, tries, http);
+        return new LisaOptions(gateway, manager, token, timeout, tries, http);
     }
 
     /**
@@ -90,7 +103,7 @@ public record LisaOptions(String gateway, Callable<String> token, Duration timeo
      * @return the options
      */
     public LisaOptions tries(int tries) {
-        return new LisaOptions(gateway, token, timeout, tries, http);
+        return new LisaOptions(gateway, manager, token, timeout, tries, http);
     }
 
     /**
@@ -100,6 +113,6 @@ public record LisaOptions(String gateway, Callable<String> token, Duration timeo
      * @return the options
      */
     public LisaOptions http(Consumer<HttpClient.Builder> http) {
-        return new LisaOptions(gateway, token, timeout, tries, http);
+        return new LisaOptions(gateway, manager, token, timeout, tries, http);
     }
 }

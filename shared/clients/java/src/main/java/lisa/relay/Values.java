@@ -91,9 +91,18 @@ final class Values {
 
     /** Returns a path with escaped parts. */
     static String path(String... parts) {
-        return Arrays.stream(parts)
-                .map(part -> URLEncoder.encode(part, StandardCharsets.UTF_8).replace("+", "%20"))
-                .collect(Collectors.joining("/", "/v1/", ""));
+        return Arrays.stream(parts).map(Values::escaped).collect(Collectors.joining("/", "/v1/", ""));
+    }
+
+    /** Returns the query of a URL, with escaped values. */
+    static String query(Map<String, Object> values) {
+        return values.entrySet().stream()
+                .map(one -> one.getKey() + "=" + escaped(one.getValue().toString()))
+                .collect(Collectors.joining("&", "?", ""));
+    }
+
+    private static String escaped(String text) {
+        return URLEncoder.encode(text, StandardCharsets.UTF_8).replace("+", "%20");
     }
 
     /** Makes a UUID of version 7, whose first part is the time. */

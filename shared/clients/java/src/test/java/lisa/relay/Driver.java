@@ -54,6 +54,10 @@ final class Driver {
             case "cancel" -> given("id", lisa.cancel(topic, id).id());
             case "deliver_now" -> sent(lisa.deliverNow(topic, id));
             case "reschedule" -> reschedule(topic, id, map(command, "options"));
+            case "cancel_key" -> cancelKey(topic, Answers.textOrNull(command, "key"));
+            case "reschedule_key" -> rescheduleKey(topic, Answers.textOrNull(command, "key"), map(command, "options"));
+            case "list" -> list(topic, map(command, "options"));
+            case "requeue" -> requeue(topic, command);
             case "pull" -> pull(topic, map(command, "options"));
             case "settle" -> settle(maps(command, "outcomes"));
             case "settle_many" -> settleMany(maps(command, "outcomes"));
@@ -66,6 +70,7 @@ final class Driver {
     private Map<String, Object> client(Map<?, ?> command) {
         LisaOptions options = new LisaOptions();
         if (command.get("gateway") instanceof String gateway) options = options.gateway(gateway);
+        if (command.get("manager") instanceof String manager) options = options.manager(manager);
         if (command.get("token") instanceof String token) options = options.token(token);
         if (command.get("timeout") instanceof Long timeout) options = options.timeout(Duration.ofMillis(timeout));
         if (command.get("tries") instanceof Long tries) options = options.tries(tries.intValue());
@@ -85,6 +90,33 @@ final class Driver {
     private Object reschedule(String topic, String id, Map<?, ?> options) {
         if (options.get("deliver_at") instanceof String at) return sent(lisa.reschedule(topic, id, Instant.parse(at)));
         return sent(lisa.reschedule(topic, id, duration(options.get("delay"))));
+    }
+
+    private Object cancelKey(String topic, String key) {
+        CancelledKey done = lisa.cancelKey(topic, key);
+        return given("cancelled", done.cancelled(), "garbage", done.garbage(), "in_flight", done.inFlight(), "in_garbage",
+                done.inGarbage());
+    }
+
+    private Object rescheduleKey(String topic, String key, Map<?, ?> options) {
+        RescheduledKey done = options.get("deliver_at") instanceof String at
+                ? lisa.rescheduleKey(topic, key, Instant.parse(at))
+                : lisa.rescheduleKey(topic, key, duration(options.get("delay")));
+        return given("rescheduled", done.rescheduled(), "garbage", done.garbage(), "in_flight", done.inFlight(), "in_garbage",
+                done.inGarbage());
+    }
+
+    private Object list(String topic, Map<?, ?> given) {
+        ListOptions options = new ListOptions();
+        for (Map.Entry<?, ?> one : given.entrySet()) options = with(options, (String) one.getKey(), one.getValue());
+        MessagePage page = lisa.list(topic, options);
+        return given("messages", page.messages().stream().map(Driver::listed).toList(), "next", page.next());
+    }
+
+    private Object requeue(String topic, Map<?, ?> command) {
+        List<String> ids = ((List<?>) command.get("ids")).stream().map(String.class::cast).toList();
+        Requeued done = command.get("group") instanceof String group ? lisa.requeue(topic, ids, group) : lisa.requeue(topic, ids);
+        return given("done", done.done(), "found", done.found(), "missing", done.missing());
     }
 
     private Object pull(String topic, Map<?, ?> options) {
@@ -226,6 +258,22 @@ final class Driver {
         };
     }
 
+    private static ListOptions with(ListOptions options, String name, Object value) {
+        return switch (name) {
+            case "state" -> options.state((String) value);
+            case "group" -> options.group((String) value);
+            case "key" -> options.key((String) value);
+            case "error" -> options.error((String) value);
+            case "reason" -> options.reason((String) value);
+            case "from" -> options.from(instant(value));
+            case "to" -> options.to(instant(value));
+            case "order" -> options.order((String) value);
+            case "limit" -> options.limit(Math.toIntExact((Long) value));
+            case "cursor" -> options.cursor((String) value);
+            default -> throw new IllegalArgumentException(name + ": is not an option");
+        };
+    }
+
     private static Duration duration(Object text) {
         if (text == null) return null;
         Matcher parts = PART.matcher((String) text);
@@ -301,6 +349,12 @@ final class Driver {
     private static Map<String, Object> message(Message message) {
         return given("id", message.id(), "state", message.state(), "attempt", message.attempt(), "headers", message.headers(),
                 "payload", new String(message.payload(), StandardCharsets.UTF_8));
+    }
+
+    private static Map<String, Object> listed(ListedMessage message) {
+        return given("id", message.id(), "state", message.state(), "attempt", message.attempt(), "due_at", message.dueAt(), "key",
+                message.key(), "consumer", message.consumer(), "error", message.error(), "reason", message.reason(), "garbage_at",
+                message.garbageAt());
     }
 
     /** Returns the values that are not null. Arguments: names and values. */

@@ -10,6 +10,7 @@ import java.net.ServerSocket;
 import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
@@ -57,6 +58,7 @@ final class Tests {
         aBusyCommonPoolDelaysNothing();
         morePulledThanAskedForIsNoAnswer();
         connectionErrorsNameTheAddress();
+        listsAndRequeuesHaveTheirRequests();
         System.out.println("ok");
         System.exit(0);
     }
@@ -156,6 +158,7 @@ final class Tests {
         Lisa lisa = new Lisa("http://127.0.0.1:1");
         fails(() -> new Lisa("localhost:7812"), "url: ");
         fails(() -> new Lisa("http://a", new LisaOptions().gateway("ftp://b")), "gateway: \"ftp://b\" has neither http nor https");
+        fails(() -> new Lisa("http://a", new LisaOptions().manager("b")), "manager: ");
         Map<String, String> urls = Map.of("http://a?b", "query", "http://a#b", "fragment", "http://u:p@a", "http://…@a", "http://a_b:1",
                 "underscore", "http://a:65536", "port", "http://", "is not a URL", "http:///a", "has no host");
         urls.forEach((url, part) -> fails(() -> new Lisa(url), part));
@@ -166,6 +169,13 @@ final class Tests {
         fails(() -> lisa.send(null, "x"), "topic: ");
         fails(() -> lisa.sendMany("orders", List.of(new NewMessage("x"), new NewMessage(new Object()))), "messages[1]: payload: ");
         fails(() -> lisa.get("orders", "a", "straße"), "key: ");
+        fails(() -> lisa.cancelKey("orders", "straße"), "key: ");
+        fails(() -> lisa.rescheduleKey("orders", "k", (Duration) null), "delay: ");
+        fails(() -> lisa.list("orders", null), "options: ");
+        fails(() -> new ListOptions().cursor(null), "cursor: ");
+        fails(() -> lisa.requeue("orders", List.of()), "ids: ");
+        fails(() -> lisa.requeue("orders", Arrays.asList("a", null)), "ids: ");
+        fails(() -> lisa.requeue("orders", List.of("a", "")), "ids: ");
         fails(() -> lisa.settle("", Outcome.ack()), "token: ");
         fails(() -> new SendOptions().delay(Duration.ofSeconds(Long.MAX_VALUE)), "delay: ");
         fails(() -> new SendOptions().key("\ud83d"), "key: ");
@@ -323,6 +333,24 @@ final class Tests {
         same(error.getCause().getClass(), ConnectException.class);
         error = transportError(() -> new Lisa("https://unknown.invalid", once).get("orders", "a"));
         same(error.getMessage(), "no answer from unknown.invalid:443 to GET /v1/topics/orders/messages/a: unknown host");
+    }
+
+    private static void listsAndRequeuesHaveTheirRequests() throws Exception {
+        BlockingQueue<String> requests = new LinkedBlockingQueue<>();
+        HttpServer server = serve(exchange -> {
+            String body = Json.decode(exchange.getRequestBody().readAllBytes());
+            requests.add(exchange.getRequestMethod() + " " + exchange.getRequestURI() + " " + body);
+            answer(exchange, 200, body.isEmpty() ? "{\"messages\":[],\"next\":null}" : "{\"done\":1,\"found\":1}");
+        });
+        Lisa lisa = new Lisa("http://127.0.0.1:1", new LisaOptions().manager(url(server)));
+        same(lisa.list("a b", new ListOptions()), new MessagePage(List.of(), null));
+        same(requests.poll(10, TimeUnit.SECONDS), "GET /v1/topics/a%20b/messages ");
+        lisa.list("orders", new ListOptions().key("straße 7&").from(Instant.parse("2026-01-02T04:04:05.006+01:00")).limit(2));
+        same(requests.poll(10, TimeUnit.SECONDS),
+                "GET /v1/topics/orders/messages?key=stra%C3%9Fe%207%26&from=2026-01-02T03%3A04%3A05.006Z&limit=2 ");
+        same(lisa.requeue("orders", List.of("x"), "Billing"), new Requeued(1, 1, List.of()));
+        same(requests.poll(10, TimeUnit.SECONDS), "POST /v1/topics/orders/groups/Billing/garbage/requeue {\"ids\":[\"x\"]}");
+        server.stop(0);
     }
 
     private interface Answer {
