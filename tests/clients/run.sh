@@ -106,7 +106,7 @@ TOML
 LISA_LOG=warn "$bin/lisa-manager" dev --config dev.toml --redis-url "unix://$dir/redis.sock" --listen "127.0.0.1:$dev" >dev.log 2>&1 &
 pids+=($!)
 wait_ready "http://127.0.0.1:$dev"
-LISA_LOG=warn "$bin/lisa-consumer" run --config dev.toml &
+LISA_LOG=warn "$bin/lisa-consumer" run --config dev.toml --listen "127.0.0.1:$(free_port)" &
 pids+=($!)
 ruff check --quiet "$client"
 ruff format --quiet --check "$client"
