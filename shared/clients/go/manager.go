@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The most messages of a page, unless a limit is set.
+// The largest limit of a page.
 const maxPage = 1000
 
 // ListOptions are the options of a list. Its zero value lists the waiting messages, oldest first.

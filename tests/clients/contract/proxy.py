@@ -26,6 +26,9 @@ ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
     "a page": (200, {"content-type": "text/html"}, b"<html>Please log in</html>"),
     "an empty object": (200, {}, b"{}"),
     "half an answer": (200, {}, b'{"messages": [{}], "garbage": 0, "in_flight": 0, "done": 0}'),
+    "wrong types": (200, {}, json.dumps({
+        "messages": {}, "next": 7, "garbage": None, "in_flight": "0", "cancelled": None, "rescheduled": None, "done": None, "found": None,
+    }).encode()),
     "null": (200, {}, b"null"),
     "no results": (200, {}, b"[]"),
     "deep nesting": (200, {}, b"[" * 100_000),

@@ -10,6 +10,8 @@ import { type Handler, type WorkOptions, runWorker } from "./work.js";
 
 /** The longest time limit, in milliseconds: more than a day. */
 const MAX_TIMEOUT = 100_000_000;
+/** The largest limit of a page. */
+const MAX_PAGE = 1000;
 
 /** The configuration of a client. */
 export interface LisaOptions extends HttpOptions {
@@ -253,7 +255,9 @@ export class Lisa {
     const request = { method: "GET", path: `${path("topics", topic, "messages")}?${query}`, to: "manager" as const };
     return this.#call(request, (body) => {
       const { messages, next = null } = object(body);
-      return { messages: Array.from(messages as Body[], (one) => object(one, "id", "state")), next } as unknown as MessagePage;
+      if (!Array.isArray(messages) || (next !== null && typeof next !== "string")) throw new TypeError("messages or next is missing");
+      if (messages.length > (options.limit ?? MAX_PAGE)) throw new TypeError(`${messages.length} messages for a page of ${options.limit ?? MAX_PAGE}`);
+      return { messages: messages.map((one) => counts(object(one, "id", "state"), "attempt")), next } as unknown as MessagePage;
     });
   }
 
@@ -297,7 +301,7 @@ export class Lisa {
     for (const id of ids) check("ids", id);
     const where = path("topics", topic, "groups", group, "garbage", "requeue");
     const request = { method: "POST", path: where, content: JSON.stringify({ ids }), to: "manager" as const };
-    return this.#call(request, (body) => ({ missing: [], ...counts(body, "done", "found") }) as unknown as Requeued);
+    return this.#call(request, (body) => withList("missing", counts(body, "done", "found")) as unknown as Requeued);
   }
 
   /** Pulls messages; none if no message became ready in time. */
@@ -471,7 +475,14 @@ function withFields(type: "string" | "number", body: unknown, names: string[]): 
 
 /** Reads the answer of a change of all messages of an ordering key. */
 function readKey<T>(body: unknown, changed: string): T {
-  return { in_garbage: [], ...counts(body, changed, "garbage", "in_flight") } as T;
+  return withList("in_garbage", counts(body, changed, "garbage", "in_flight")) as T;
+}
+
+/** Returns an object with a list, which is left out if it is empty. */
+function withList(name: string, body: Body): Body {
+  const { [name]: list = [] } = body;
+  if (!Array.isArray(list)) throw new TypeError(`${name} is not a list`);
+  return { ...body, [name]: list };
 }
 
 /** Reads the results of a batch. */
@@ -487,7 +498,8 @@ function readResults<T>(answer: unknown, count: number): (T | LisaError)[] {
 
 /** Returns a path with escaped parts. */
 function path(...parts: string[]): string {
-  const wrong = parts.findIndex((part: unknown) => typeof part !== "string" || part === "");
+  // `fetch` drops "." and ".." from a URL: the request would be about something else.
+  const wrong = parts.findIndex((part: unknown) => typeof part !== "string" || ["", ".", ".."].includes(part));
   if (wrong >= 0) throw new TypeError(`${String(parts[wrong])} is not the name of a topic or group, or the id of a message`);
   return `/v1/${parts.map(encodeURIComponent).join("/")}`;
 }
@@ -502,13 +514,16 @@ function keyRequest(method: string, topic: string, key: string): Request {
   return { method, path: path("topics", topic, "messages"), headers: keyHeader(key) };
 }
 
-/** Throws `TypeError` if an argument is no text. */
+/** Throws `TypeError` if an argument is not a string, or is empty. */
 function check(name: string, value: unknown): void {
   if (typeof value !== "string" || value === "") throw new TypeError(`${name}: ${String(value)} is not a string, or is empty`);
 }
 
 function keyHeader(key: string | undefined): Record<string, string> {
   if (key === undefined) return {};
+  // `fetch` would drop spaces around it, and the request would be about another key.
+  const cannot = /^ | $|[\0-\x1f\x7f]|\p{Surrogate}/u.test(key);
+  if (cannot) throw new TypeError("key: cannot be in a header, because it has a control character, half a character, or spaces around it");
   // A header is bytes: those of UTF-8.
   return { "lisa-key": String.fromCharCode(...new TextEncoder().encode(key)) };
 }

@@ -54,7 +54,8 @@ export async function exchange<T>(urls: Urls, request: Request, options: HttpOpt
     text = await readText(response, hasPayloads ? MAX_PAYLOADS : MAX_ANSWER);
   } catch (cause) {
     if (cause instanceof TransportError) throw cause;
-    throw new TransportError(`no answer to ${method} ${path}: ${String(cause)}`, { cause });
+    // The query may have an ordering key.
+    throw new TransportError(`no answer to ${method} ${path.split("?")[0]}: ${String(cause)}`, { cause });
   }
   if (response.type === "opaqueredirect" || (response.status >= 300 && response.status < 400)) {
     throw new Problem(response.status, { title: "not an answer from Lisa", detail: "a redirect, which is not followed" });

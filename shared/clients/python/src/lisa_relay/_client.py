@@ -55,6 +55,8 @@ Token = Union[str, Path, Callable[[], str], None]
 DEV = "http://127.0.0.1:7812"
 MINUTE = timedelta(minutes=1)
 LONG_POLL = timedelta(seconds=20)
+# The largest limit of a page.
+MAX_PAGE = 1000
 
 
 class _Client:
@@ -138,7 +140,16 @@ class _Client:
 
     def _list(self, topic: str, options: ListOptions) -> flows.Flow[MessagePage]:
         request = flows.list_request(topic, options)
-        return (yield from flows.exchange(request, self._tries, types.reader(MessagePage)))
+        limit = options.get("limit")
+        most = limit if isinstance(limit, int) else MAX_PAGE
+
+        def read(body: Any) -> MessagePage:
+            page = types.read(MessagePage, body)
+            if len(page.messages) > most:
+                raise ValueError(f"{len(page.messages)} messages for a page of {most}")
+            return page
+
+        return (yield from flows.exchange(request, self._tries, read))
 
     def _cancel_key(self, topic: str, key: str) -> flows.Flow[CancelledKey]:
         request = flows.key_request("DELETE", topic, key)

@@ -199,7 +199,8 @@ def pause(attempt: int, retry_after: float) -> float:
 def path(*parts: str) -> str:
     """Returns a path with escaped parts."""
     for part in parts:
-        if not (isinstance(part, str) and part):
+        # httpx drops "." and ".." from a URL: the request would be about something else.
+        if not (isinstance(part, str) and part) or part in (".", ".."):
             raise ValueError(f"{part!r} is not the name of a topic or group, or the id of a message")
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
@@ -242,7 +243,7 @@ def list_request(topic: str, options: Mapping[str, Any]) -> Request:
 
 def requeue_request(topic: str, ids: Iterable[str], group: str) -> Request:
     """Returns a request that requeues messages from garbage."""
-    if isinstance(ids, str) or not (ids := list(ids)):
+    if not isinstance(ids, Iterable) or isinstance(ids, str) or not (ids := list(ids)):
         raise ValueError(f"ids: {ids!r} is not a list of ids, or is empty")
     for one in ids:
         types.check("ids", one)

@@ -444,6 +444,14 @@ def read(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
         values["attempts"] = [read(FailedAttempt, attempt) for attempt in values["attempts"]]
     if "groups" in values:
         values["groups"] = [read(GroupState, group) for group in values["groups"]]
+    for name in ("messages", "in_garbage", "missing"):
+        if not isinstance(values.get(name, []), list):
+            raise TypeError(f"{name}: must be a list")
+    for name in ("cancelled", "rescheduled", "in_flight", "done", "found"):
+        if type(values.get(name, 0)) is not int:
+            raise TypeError(f"{name}: must be a whole number")
+    if not isinstance(values.get("next"), (str, type(None))):
+        raise TypeError("next: must be a string")
     if "messages" in values:
         values["messages"] = [read(ListedMessage, message) for message in values["messages"]]
     return kind(**values, **more)

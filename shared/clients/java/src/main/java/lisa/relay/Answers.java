@@ -35,8 +35,9 @@ final class Answers {
         return new Cancelled(text(body, "id"), headers(body), payload(body), texts(body, "in_garbage"));
     }
 
-    static MessagePage page(Object answer) {
+    static MessagePage page(Object answer, int most) {
         Map<?, ?> body = object(answer);
+        if (list(body, "messages").size() > most) throw new IllegalArgumentException("more messages than the page has");
         return new MessagePage(list(body, "messages").stream().map(Answers::listed).toList(),
                 body.get("next") == null ? null : text(body, "next"));
     }

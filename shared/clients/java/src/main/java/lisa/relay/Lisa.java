@@ -25,6 +25,8 @@ import java.util.stream.IntStream;
 public final class Lisa {
     /** The most that a pull may wait, by the rules of Lisa. */
     private static final Duration PULL_WAIT = Duration.ofSeconds(30);
+    /** The largest limit of a page. */
+    private static final int MAX_PAGE = 1000;
 
     private final String producer;
     private final String gateway;
@@ -302,7 +304,8 @@ public final class Lisa {
      */
     public MessagePage list(String topic, ListOptions options) {
         String url = messagesPath(manager, topic) + Values.query(Values.required("options", options).values());
-        return call("GET", url, null, null, false, Answers::page);
+        int most = (int) options.values().getOrDefault("limit", MAX_PAGE);
+        return call("GET", url, null, null, false, answer -> Answers.page(answer, most));
     }
 
     /**
@@ -482,7 +485,7 @@ public final class Lisa {
     private static String key(String key) {
         // The HTTP client of the JDK replaces all other characters.
         boolean isAscii = Values.text("key", key).chars().allMatch(one -> one >= ' ' && one <= '~') && key.strip().equals(key);
-        if (!isAscii) throw new IllegalArgumentException("key: cannot be a header; use the ids of its messages instead");
+        if (!isAscii) throw new IllegalArgumentException("key: cannot be a header; use ids of messages, without a key");
         return key;
     }
 

@@ -91,6 +91,10 @@ final class Values {
 
     /** Returns a path with escaped parts. */
     static String path(String... parts) {
+        for (String part : parts) {
+            // A proxy may drop it: the request would be about something else.
+            if (part.equals(".") || part.equals("..")) throw new IllegalArgumentException("\"" + part + "\" cannot be part of a path");
+        }
         return Arrays.stream(parts).map(Values::escaped).collect(Collectors.joining("/", "/v1/", ""));
     }
 
