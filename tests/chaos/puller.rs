@@ -18,8 +18,10 @@ const EXTEND: Duration = Duration::from_secs(1);
 /// The largest number of messages in one pull, and how long it waits for the first one.
 const MAX: usize = 50;
 const WAIT: Duration = Duration::from_secs(1);
-/// The longest wait for an answer: a gateway waits two seconds for Redis.
+/// The longest wait for the answer to a pull, in addition to [`WAIT`]: a gateway waits two seconds for Redis.
 const ANSWER: Duration = Duration::from_secs(4);
+/// The longest wait for one gateway before the other one is called: both get a turn within a lease.
+const TURN: Duration = Duration::from_millis(1400);
 /// The pause before a worker tries again.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -193,7 +195,7 @@ impl Worker {
         while !items.is_empty() && Instant::now() < end {
             let port = ports.next().expect("there are gateways");
             let url = format!("http://127.0.0.1:{port}/v1/deliveries:{what}");
-            let request = self.client.post(url).timeout(ANSWER).json(&items);
+            let request = self.client.post(url).timeout(TURN).json(&items);
             let results: Vec<Value> = match answer(request).await {
                 Some((200, body)) => serde_json::from_str(&body).unwrap_or_default(),
                 Some((status @ ..500, body)) => {

@@ -2,8 +2,8 @@
 //! keyspace compared after each.
 //!
 //! `LISA_MODEL_STEPS` sets the number of steps (8000 by default, over both tests), or `LISA_MODEL_MINUTES` the time,
-//! with a line each minute. `LISA_MODEL_SEED` sets the first run's seed (see [`first_seed`]). A violation names the seed of its run and the
-//! fewest steps that were found to show it within `LISA_MODEL_SHRINK` seconds (20).
+//! with a line each minute. `LISA_MODEL_SEED` sets the first run's seed (see [`first_seed`]). A violation names the seed
+//! of its run and the fewest steps that were found to show it within `LISA_MODEL_SHRINK` seconds (20).
 
 mod calls;
 mod check;
@@ -39,7 +39,7 @@ async fn three_shards_keep_to_the_reference() {
 }
 
 async fn check(shards: u16) {
-    let first: u64 = first_seed("LISA_MODEL_SEED");
+    let first = first_seed("LISA_MODEL_SEED");
     let total = number("LISA_MODEL_STEPS").unwrap_or(STEPS) / 2;
     println!("LISA_MODEL_SEED={first}");
     let minute = Duration::from_secs(60);

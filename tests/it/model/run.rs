@@ -371,8 +371,8 @@ impl Run {
         Ok(seen)
     }
 
-    /// Returns what each call of a change of garbage names, and its shard. All shards that an id may be on are asked, and an
-    /// id that is on three of them was seen three times: more than one call takes.
+    /// Returns the calls of a change of garbage: the shard, and up to [`MAX_GENERAL_BATCH`] messages. Each shard that an id may be
+    /// on is asked about it, even if it was seen on another.
     pub(super) fn calls_by_shard(&self, seen: &Seen) -> Vec<(usize, Seen)> {
         let mut shards: BTreeMap<usize, Seen> = BTreeMap::new();
         for item in seen {
