@@ -424,6 +424,10 @@ def outcome_body(outcome: Outcome) -> dict[str, Any]:
     return body
 
 
+# The types of fields that are checked when they are read.
+JSON_TYPES = {"int": (int,), "str": (str,), "list": (list,), "str | None": (str, type(None))}
+
+
 def reader(kind: type[T]) -> Callable[[Any], T]:
     """Returns the function that reads a value from JSON."""
     return lambda body: read(kind, body)
@@ -431,8 +435,11 @@ def reader(kind: type[T]) -> Callable[[Any], T]:
 
 def read(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
     """Reads a value from JSON. Fields that a later version of Lisa adds are ignored."""
-    names = {one.name for one in fields(kind)}  # type: ignore[arg-type]
-    values = {name: value for name, value in body.items() if name in names}
+    types = {one.name: str(one.type).partition("[")[0] for one in fields(kind)}  # type: ignore[arg-type]
+    values = {name: value for name, value in body.items() if name in types}
+    for name, value in values.items():
+        if type(value) not in JSON_TYPES.get(types[name], (type(value),)):
+            raise TypeError(f"{name}: is not of the type {types[name]}")
     for name in ("at", "due_at", "expires_at", "garbage_at", "lease_until"):
         if values.get(name) is not None:
             values[name] = datetime.fromisoformat(values[name].replace("Z", "+00:00")).astimezone(timezone.utc)
@@ -444,14 +451,6 @@ def read(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
         values["attempts"] = [read(FailedAttempt, attempt) for attempt in values["attempts"]]
     if "groups" in values:
         values["groups"] = [read(GroupState, group) for group in values["groups"]]
-    for name in ("messages", "in_garbage", "missing"):
-        if not isinstance(values.get(name, []), list):
-            raise TypeError(f"{name}: must be a list")
-    for name in ("cancelled", "rescheduled", "in_flight", "done", "found"):
-        if type(values.get(name, 0)) is not int:
-            raise TypeError(f"{name}: must be a whole number")
-    if not isinstance(values.get("next"), (str, type(None))):
-        raise TypeError("next: must be a string")
     if "messages" in values:
         values["messages"] = [read(ListedMessage, message) for message in values["messages"]]
     return kind(**values, **more)
