@@ -54,13 +54,13 @@ func (i *item) fail(failure Error, tries int) (final error, again bool) {
 type sender[T any] func(ctx context.Context, items []*item) ([]Result[T], Error)
 
 // newSender returns a sender to a path.
-func newSender[T any](c *Client, path string, isToGateway bool) sender[T] {
+func newSender[T any](c *Client, path string, to listener) sender[T] {
 	return func(ctx context.Context, items []*item) (results []Result[T], failure Error) {
 		texts := make([][]byte, len(items))
 		for n, one := range items {
 			texts[n] = one.text
 		}
-		r := request{method: http.MethodPost, path: path, content: array(texts), isToGateway: isToGateway}
+		r := request{method: http.MethodPost, path: path, content: array(texts), to: to}
 		failure = c.try(ctx, r, func(text []byte) (err error) {
 			results, err = readResults[T](text, len(items))
 			return err
@@ -209,8 +209,8 @@ type call[T any] struct {
 	hasLeft bool
 }
 
-func newBatcher[T any](c *Client, path string, isToGateway bool) *batcher[T] {
-	return &batcher[T]{path: path, send: newSender[T](c, path, isToGateway), tries: c.tries}
+func newBatcher[T any](c *Client, path string, to listener) *batcher[T] {
+	return &batcher[T]{path: path, send: newSender[T](c, path, to), tries: c.tries}
 }
 
 func (b *batcher[T]) enter() {

@@ -61,11 +61,12 @@ func (o Options) GoString() string { return o.String() }
 
 // Client is a client of one relay. It may be used by any number of goroutines. Create one, and keep it: it keeps connections.
 type Client struct {
-	producer, gateway, manager string
-	token                      func(context.Context) (string, error)
-	timeout                    time.Duration
-	tries                      int
-	http                       *http.Client
+	// By listener.
+	urls    [3]string
+	token   func(context.Context) (string, error)
+	timeout time.Duration
+	tries   int
+	http    *http.Client
 
 	settles, extends *batcher[Ended]
 
@@ -79,12 +80,12 @@ func New(url string, options Options) (*Client, error) {
 	if err := options.check(url); err != nil {
 		return nil, err
 	}
-	c := &Client{producer: base(url), gateway: base(url), manager: base(url), token: options.TokenSource, timeout: options.Timeout, tries: options.Tries}
-	if options.Gateway != "" {
-		c.gateway = base(options.Gateway)
-	}
-	if options.Manager != "" {
-		c.manager = base(options.Manager)
+	c := &Client{token: options.TokenSource, timeout: options.Timeout, tries: options.Tries}
+	for to, other := range [...]string{toGateway: options.Gateway, toManager: options.Manager} {
+		c.urls[to] = base(url)
+		if other != "" {
+			c.urls[to] = base(other)
+		}
 	}
 	if options.Token != "" {
 		c.token = func(context.Context) (string, error) { return options.Token, nil }
@@ -100,8 +101,8 @@ func New(url string, options Options) (*Client, error) {
 	}
 	c.http = &http.Client{Transport: options.Transport, CheckRedirect: refuseRedirect}
 	c.sends = map[string]*batcher[Sent]{}
-	c.settles = newBatcher[Ended](c, settlePath, true)
-	c.extends = newBatcher[Ended](c, extendPath, true)
+	c.settles = newBatcher[Ended](c, settlePath, toGateway)
+	c.extends = newBatcher[Ended](c, extendPath, toGateway)
 	return c, nil
 }
 
@@ -180,7 +181,7 @@ func (c *Client) enter(topic, where string) *batcher[Sent] {
 				delete(c.sends, name)
 			}
 		}
-		sends = newBatcher[Sent](c, where, false)
+		sends = newBatcher[Sent](c, where, toProducer)
 		c.sends[topic] = sends
 	}
 	sends.enter()
@@ -201,7 +202,7 @@ func (c *Client) SendMany(ctx context.Context, topic string, messages []NewMessa
 			return nil, wrong("message %d: %v", n, err)
 		}
 	}
-	return sendInOrder(ctx, items, newSender[Sent](c, where, false), c.tries), nil
+	return sendInOrder(ctx, items, newSender[Sent](c, where, toProducer), c.tries), nil
 }
 
 // LookupOption is an option of the calls that find a message by its id.

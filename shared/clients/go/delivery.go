@@ -82,7 +82,7 @@ func (c *Client) Pull(ctx context.Context, topic string, options PullOptions) ([
 	if err != nil {
 		return nil, err
 	}
-	r := request{method: http.MethodPost, path: where, content: content, isToGateway: true, hasPayloads: true, wait: pullTime}
+	r := request{method: http.MethodPost, path: where, content: content, to: toGateway, hasPayloads: true, wait: pullTime}
 	var deliveries []*Delivery
 	failure := c.try(ctx, r, func(text []byte) (err error) {
 		deliveries, err = c.readDeliveries(text, options.Max)
@@ -230,7 +230,7 @@ func (c *Client) SettleMany(ctx context.Context, settlements []Settlement) ([]Re
 			return nil, wrong("settlement %d: %v", n, err)
 		}
 	}
-	return sendInOrder(ctx, items, newSender[Ended](c, settlePath, true), c.tries), nil
+	return sendInOrder(ctx, items, newSender[Ended](c, settlePath, toGateway), c.tries), nil
 }
 
 // Extend replaces the lease of a delivery with a new one that starts now, 1 s to 12 h; zero means that of the topic.

@@ -23,6 +23,15 @@ const (
 	maxPart     = 1 << 20
 )
 
+// listener is where a request goes.
+type listener int
+
+const (
+	toProducer listener = iota
+	toGateway
+	toManager
+)
+
 // request is a request of one call.
 type request struct {
 	method, path string
@@ -31,8 +40,7 @@ type request struct {
 	// The body, as JSON.
 	content     []byte
 	key         string
-	isToGateway bool
-	isToManager bool
+	to          listener
 	hasPayloads bool
 	// The time that the server may wait, in addition to the time limit.
 	wait time.Duration
@@ -153,14 +161,7 @@ func (c *Client) newRequest(ctx context.Context, r request) (*http.Request, erro
 		// Empty, but of an unknown length: the transport repeats no request with such a body on its own.
 		body = io.MultiReader()
 	}
-	base := c.producer
-	if r.isToGateway {
-		base = c.gateway
-	}
-	if r.isToManager {
-		base = c.manager
-	}
-	sent, err := http.NewRequestWithContext(ctx, r.method, base+r.path+r.query, body)
+	sent, err := http.NewRequestWithContext(ctx, r.method, c.urls[r.to]+r.path+r.query, body)
 	if err != nil {
 		return nil, err
 	}

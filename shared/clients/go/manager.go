@@ -91,7 +91,7 @@ func (c *Client) List(ctx context.Context, topic string, options ListOptions) (M
 		max = maxPage
 	}
 	var page MessagePage
-	r := request{method: http.MethodGet, path: where, query: query, isToManager: true}
+	r := request{method: http.MethodGet, path: where, query: query, to: toManager}
 	err = c.call(ctx, r, func(text []byte) (err error) {
 		page, err = readPage(text, max)
 		return err
@@ -164,7 +164,7 @@ func (c *Client) Requeue(ctx context.Context, topic, group string, ids []string)
 		Found   *int     `json:"found"`
 		Missing []string `json:"missing"`
 	}
-	r := request{method: http.MethodPost, content: content, isToManager: true}
+	r := request{method: http.MethodPost, content: content, to: toManager}
 	parts := []string{"topics", topic, "groups", group, "garbage", "requeue"}
 	answer, err := lookup(ctx, c, r, parts, nil, func(a *requeued) bool { return a.Done != nil && a.Found != nil })
 	if err != nil {
