@@ -98,6 +98,14 @@ pub(crate) const KINDS: &[Kind] = kinds![
 /// The name of the phase at the end.
 pub(crate) const FLUSHALL: &str = "flushall";
 
+/// Damage that the doctor repairs: it makes a message due at once if nothing tells its due time any more.
+const REPAIRED: [&str; 3] = ["delete-stream", "delete-group", "delete-consumer"];
+
+/// Returns whether the doctor repairs a disturbance of this kind.
+pub(crate) fn is_repaired(name: &str) -> bool {
+    REPAIRED.contains(&name)
+}
+
 /// Returns whether a disturbance of this kind explains a duplicate.
 pub(crate) fn repeats(name: &str) -> bool {
     [CRASH, STALL].contains(&name) || KINDS.iter().any(|kind| kind.name == name && kind.repeats)

@@ -1,6 +1,7 @@
 //! An attempt has one due time, however often it is delivered, and the first attempt has that of the receipt.
 
 use super::Case;
+use crate::faults;
 use crate::history::{Attempt, Sent};
 use crate::plan::Topic;
 
@@ -34,7 +35,7 @@ impl Case<'_> {
                     .filter(|(_, answered_after)| attempt.number == 1 && *answered_after == after)
                     .map(|(due, _)| due),
             };
-            due.is_some_and(|due| due != attempt.due)
+            due.is_some_and(|due| due != attempt.due) && !self.is_repaired(attempt.due)
         };
         let attempts = message.attempts.iter().enumerate();
         let misdated = attempts
@@ -44,5 +45,14 @@ impl Case<'_> {
             self.verdict.misdated += misdated as u64;
             self.violation("with another due time");
         }
+    }
+
+    /// Returns whether the doctor may have set a due time: one of the moment when it repaired the damage of a fault.
+    fn is_repaired(&self, due: u64) -> bool {
+        let mut disturbances = self.history.disturbances.iter();
+        disturbances.any(|disturbance| {
+            faults::is_repaired(&disturbance.kind)
+                && (disturbance.from..=disturbance.to).contains(&due)
+        })
     }
 }

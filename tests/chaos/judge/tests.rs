@@ -86,6 +86,9 @@ fn an_attempt_keeps_its_due_time() {
     assert_eq!(misdated(&again(2)), 0);
     let twice = format!("{}9100 begin 0 2 9001 keyed-1\n", again(2));
     assert_eq!(misdated(&twice), 1);
+    let damaged = |span: &str| misdated(&format!("{}{span} delete-stream * away\n", again(1)));
+    assert_eq!(damaged("9010 fault 8990"), 0, "repaired at 9000");
+    assert_eq!(damaged("8999 fault 8990"), 1, "repaired before");
     let deleted = format!("{}500 flushed 499\n", again(1));
     assert_eq!(
         misdated(&deleted),
