@@ -132,6 +132,7 @@ drivers=(
   "\"python asyncio\": [\"python\", \"-B\", \"$root/shared/clients/python/tests/driver.py\"]"
   "\"python threads\": [\"python\", \"-B\", \"$root/shared/clients/python/tests/driver.py\", \"threads\"]"
   "\"typescript\": [\"node\", \"$dir/modules/driver.mjs\"]"
+  "\"typescript fetch\": [\"node\", \"$dir/modules/driver.mjs\", \"fetch\"]"
 )
 # Succeeds if a program is there, or can be installed. Arguments: the program, its package, its language.
 have() {

@@ -17,17 +17,22 @@ export function fromBase64(text: string): Uint8Array<ArrayBuffer> {
 const random = new Uint8Array(4096);
 let used = random.length;
 
+const HEX = Array.from({ length: 256 }, (_, byte) => byte.toString(16).padStart(2, "0"));
+
 /** Makes a UUID of version 7, whose first part is the time. */
 export function uuidV7(): string {
   if (used === random.length) {
     crypto.getRandomValues(random);
     used = 0;
   }
-  const bytes = random.slice(used, (used += 16));
-  const now = Date.now();
-  for (let n = 0; n < 6; n++) bytes[n] = Math.floor(now / 2 ** (8 * (5 - n))) & 0xff;
+  const bytes = random.subarray(used, (used += 16));
   bytes[6] = (bytes[6]! & 0x0f) | 0x70;
   bytes[8] = (bytes[8]! & 0x3f) | 0x80;
-  const hex = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
-  return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join("-");
+  const hex = (from: number, to: number) => {
+    let text = "";
+    for (let n = from; n < to; n++) text += HEX[bytes[n]!];
+    return text;
+  };
+  const time = Date.now().toString(16).padStart(12, "0");
+  return `${time.slice(0, 8)}-${time.slice(8)}-${hex(6, 8)}-${hex(8, 10)}-${hex(10, 16)}`;
 }

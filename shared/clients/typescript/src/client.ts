@@ -10,6 +10,7 @@ import { type Handler, type WorkOptions, runWorker } from "./work.js";
 
 /** The longest time limit, in milliseconds: more than a day. */
 const MAX_TIMEOUT = 100_000_000;
+const encoder = new TextEncoder();
 /** The largest limit of a page. */
 const MAX_PAGE = 1000;
 
@@ -337,7 +338,7 @@ export class Lisa {
   /**
    * Pulls messages and runs a handler for each, until the signal is aborted. Acknowledges a message when its handler returns, and reports
    * a failed attempt when it throws. A handler can also return an outcome. The lease is extended while it runs; if it is lost,
-   * the handler's signal is aborted. While pulls fail with a retryable error, it retries. Throws errors that a retry cannot fix.
+   * the `signal` of the delivery is aborted. While pulls fail with a retryable error, it retries. Throws errors that a retry cannot fix.
    * Throws a `TypeError` for wrong arguments, before the first pull.
    */
   async work(topic: string, handler: Handler, options: WorkOptions = {}): Promise<void> {
@@ -392,7 +393,11 @@ export class Delivery {
   leaseUntil: Date;
   /** True once it was settled, or known to be stale. */
   isSettled = false;
+  /** True once its worker knows that the lease was lost. */
+  isLost = false;
   readonly #lisa: Lisa;
+  /** Only if it is needed: most handlers are shorter than the time that it takes to create one. */
+  #lost: AbortController | undefined;
 
   constructor(lisa: Lisa, body: Body) {
     this.#lisa = lisa;
@@ -404,7 +409,20 @@ export class Delivery {
     this.leaseUntil = new Date(body.lease_until as string);
     this.key = body.key as string | undefined;
     this.headers = body.headers as Record<string, string>;
-    this.payload = withPayload(body).payload as Uint8Array;
+    this.payload = payloadOf(body)!;
+  }
+
+  /** Aborted when its worker learns that the lease was lost: another worker may have the message. */
+  get signal(): AbortSignal {
+    this.#lost ??= new AbortController();
+    return this.#lost.signal;
+  }
+
+  /** @internal */
+  lose(reason: LisaError): void {
+    this.isLost = true;
+    this.#lost ??= new AbortController();
+    this.#lost.abort(reason);
   }
 
   /** Returns the payload as text. */
@@ -525,7 +543,7 @@ function keyHeader(key: string | undefined): Record<string, string> {
   const cannot = /^ | $|[\0-\x1f\x7f]|\p{Surrogate}/u.test(key);
   if (cannot) throw new TypeError("key: cannot be in a header, because it has a control character, half a character, or spaces around it");
   // A header is bytes: those of UTF-8.
-  return { "lisa-key": String.fromCharCode(...new TextEncoder().encode(key)) };
+  return { "lisa-key": String.fromCharCode(...encoder.encode(key)) };
 }
 
 /** Returns a message as an item of a batch. */
@@ -554,7 +572,14 @@ function bodyOf({ payload, ...options }: NewMessage): Body & { id?: string } {
 }
 
 /** Returns a body with its payload as bytes, if it has one. */
-function withPayload({ payload, payload_base64: base64, ...rest }: Body): Body {
-  if (typeof base64 === "string") return { ...rest, payload: fromBase64(base64) };
-  return typeof payload === "string" ? { ...rest, payload: new TextEncoder().encode(payload) } : rest;
+function withPayload(body: Body): Body {
+  const { payload: _, payload_base64: __, ...rest } = body;
+  const payload = payloadOf(body);
+  return payload === undefined ? rest : { ...rest, payload };
+}
+
+/** Returns the payload of a body. */
+function payloadOf({ payload, payload_base64: base64 }: Body): Uint8Array | undefined {
+  if (typeof base64 === "string") return fromBase64(base64);
+  return typeof payload === "string" ? encoder.encode(payload) : undefined;
 }

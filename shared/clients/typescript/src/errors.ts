@@ -86,8 +86,8 @@ export class Problem extends LisaError {
 }
 
 /** Reads the problem of an answer, which may come from a proxy and not be JSON. */
-export function problemOf(status: number, text: string, headers: Headers): Problem {
-  const seconds = Number(headers.get("retry-after") ?? "");
+export function problemOf(status: number, text: string, retryAfter: string | null): Problem {
+  const seconds = Number(retryAfter ?? "");
   const after = Number.isFinite(seconds) ? seconds * 1000 : 0;
   try {
     const body: unknown = JSON.parse(text);

@@ -2,6 +2,7 @@
 
 import { Problem, TransportError, problemOf } from "./errors.js";
 import { within } from "./time.js";
+import { type Received, transportOf } from "./transport.js";
 
 /** The most bytes of an answer. */
 const MAX_ANSWER = 8 * 1024 * 1024;
@@ -34,33 +35,37 @@ export interface HttpOptions {
   token?: string | (() => string | Promise<string>);
   /** The time limit of one try, up to the last byte of the answer, in milliseconds. Default: 10,000. */
   timeout?: number;
+  /** Sends all requests. Default: in Node its HTTP client, elsewhere `fetch`. */
   fetch?: typeof fetch;
 }
 
 /** Sends a request once. Returns what `read` makes of the answer. */
 export async function exchange<T>(urls: Urls, request: Request, options: HttpOptions, read: (body: unknown) => T): Promise<T> {
   const { method, path, content = null, to = "producer", hasPayloads = false, wait = 0, signal } = request;
-  const { token, timeout = 10_000, fetch: send = fetch } = options;
+  const { token, timeout = 10_000 } = options;
   // Otherwise, a proxy may compress the answer. Browsers ignore this header.
   const headers: Record<string, string> = { ...request.headers, "accept-encoding": "identity" };
   if (content !== null) headers["content-type"] = "application/json";
-  let response, text;
+  let answer: Received;
+  let text;
   try {
     const limit = AbortSignal.timeout(Math.ceil(timeout + wait));
     const all = signal ? AbortSignal.any([signal, limit]) : limit;
     if (token !== undefined) headers.authorization = `Bearer ${await within(all, readToken(token))}`;
-    // A redirect would take the payload and the token to another address.
-    response = await send(urls[to] + path, { method, headers, body: content, redirect: "manual", signal: all });
-    text = await readText(response, hasPayloads ? MAX_PAYLOADS : MAX_ANSWER);
+    const sending = { method, headers, body: content, signal: all };
+    answer = await transportOf(options.fetch)(urls[to] + path, sending, hasPayloads ? MAX_PAYLOADS : MAX_ANSWER);
+    text = new TextDecoder("utf-8", { fatal: true }).decode(answer.body);
   } catch (cause) {
     if (cause instanceof TransportError) throw cause;
     // The query may have an ordering key.
     throw new TransportError(`no answer to ${method} ${path.split("?")[0]}: ${String(cause)}`, { cause });
   }
-  if (response.type === "opaqueredirect" || (response.status >= 300 && response.status < 400)) {
-    throw new Problem(response.status, { title: "not an answer from Lisa", detail: "a redirect, which is not followed" });
+  const { status } = answer;
+  // A redirect would take the payload and the token to another address.
+  if (status >= 300 && status < 400) {
+    throw new Problem(status, { title: "not an answer from Lisa", detail: "a redirect, which is not followed" });
   }
-  if (!response.ok) throw problemOf(response.status, text, response.headers);
+  if (status >= 400) throw problemOf(status, text, answer.header("retry-after"));
   // A proxy may answer with anything. Lisa may have carried out the request.
   let body: unknown;
   try {
@@ -74,24 +79,6 @@ export async function exchange<T>(urls: Urls, request: Request, options: HttpOpt
   } catch (cause) {
     throw new TransportError(`not an answer from Lisa: ${String(cause)}`, { cause });
   }
-}
-
-/** Reads the body, up to a limit. */
-async function readText(response: Response, limit: number): Promise<string> {
-  const reader = response.body?.getReader();
-  const decoder = new TextDecoder("utf-8", { fatal: true });
-  let text = "";
-  for (let size = 0; reader; ) {
-    const { done, value } = await reader.read();
-    if (done) break;
-    size += value.length;
-    if (size > limit) {
-      await reader.cancel();
-      throw new RangeError(`it is longer than ${limit} bytes`);
-    }
-    text += decoder.decode(value, { stream: true });
-  }
-  return text + decoder.decode();
 }
 
 /** Returns true if a text can be a bearer token. */

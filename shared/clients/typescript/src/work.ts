@@ -24,7 +24,7 @@ export interface WorkOptions {
   log?: (text: string, error: unknown) => void;
 }
 
-export type Handler = (delivery: Delivery, signal: AbortSignal) => Promise<Outcome | void> | Outcome | void;
+export type Handler = (delivery: Delivery) => Promise<Outcome | void> | Outcome | void;
 
 /** Handles messages until the signal is aborted. */
 export async function runWorker(lisa: Lisa, topic: string, handler: Handler, options: WorkOptions): Promise<void> {
@@ -59,7 +59,6 @@ function check(topic: unknown, handler: unknown, { group, concurrency, lease, co
 /** A delivery whose handler runs. */
 interface Running {
   delivery: Delivery;
-  lost: AbortController;
   extendedAt: number;
 }
 
@@ -146,11 +145,11 @@ class Worker {
 
   /** Runs a handler, and settles its delivery. Throws nothing. */
   async #handle(delivery: Delivery): Promise<void> {
-    const running = { delivery, lost: new AbortController(), extendedAt: Date.now() };
+    const running = { delivery, extendedAt: Date.now() };
     this.#running.add(running);
     let outcome: Outcome;
     try {
-      outcome = (await this.#handler(delivery, running.lost.signal)) ?? { ack: true };
+      outcome = (await this.#handler(delivery)) ?? { ack: true };
       settleItem(delivery.token, outcome);
     } catch (error) {
       this.#log(`attempt ${delivery.attempt} of ${delivery.id} failed`, error);
@@ -159,7 +158,7 @@ class Worker {
     this.#running.delete(running);
     this.#settling += 1;
     this.#changed();
-    if (!delivery.isSettled && !running.lost.signal.aborted) await this.#settle(running, outcome);
+    if (!delivery.isSettled && !delivery.isLost) await this.#settle(running, outcome);
     this.#settling -= 1;
     this.#changed();
   }
@@ -195,21 +194,21 @@ class Worker {
   #extendThoseDue(after: number): void {
     const now = Date.now();
     for (const running of this.#running) {
-      if (now < running.extendedAt + after || running.delivery.isSettled || running.lost.signal.aborted) continue;
+      if (now < running.extendedAt + after || running.delivery.isSettled || running.delivery.isLost) continue;
       running.extendedAt = now;
       void this.#extend(running);
     }
   }
 
   async #extend(running: Running): Promise<void> {
-    const { delivery, lost } = running;
+    const { delivery } = running;
     try {
       await delivery.extend(this.#lease);
     } catch (error) {
       if (!this.#running.has(running) || delivery.isSettled) return;
       if (!(error instanceof Problem && error.code === "stale")) return this.#log(`cannot extend the lease of ${delivery.id}`, error);
       this.#log(`lease of ${delivery.id} was lost; another worker may have it`, error);
-      lost.abort(error);
+      delivery.lose(error);
     }
   }
 }

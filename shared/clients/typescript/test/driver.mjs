@@ -1,4 +1,4 @@
-// The driver of the contract suite: see shared/clients/README.md.
+// The driver of the contract suite: see shared/clients/README.md. With the argument `fetch`, it sends requests as a browser does.
 
 import { createInterface } from "node:readline";
 import { Delivery, Lisa, LisaError, Problem } from "lisa-relay";
@@ -71,6 +71,8 @@ async function work({ topic, handler: { do: steps, sleep = 0, together = 1 }, st
 
 const commands = {
   client: ({ url, ...options }) => {
+    // A browser has nothing but `fetch`.
+    if (process.argv[2] === "fetch") options.fetch = fetch;
     lisa = new Lisa(url, options);
     return {};
   },

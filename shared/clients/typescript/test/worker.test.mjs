@@ -55,6 +55,27 @@ test("a lease is extended every third of its length, whether it is a string or a
   }
 });
 
+test("a handler learns that its lease was lost, and its outcome is not sent", async () => {
+  const delivery = { id: "a", token: "t", attempt: 1, due_at: "2026-01-01T00:00:00Z", lease_until: "2026-01-01T00:00:00Z", payload: "x" };
+  const answers = {
+    pull: () => ({ deliveries: [delivery] }),
+    extend: () => [{ error: { status: 409, code: "stale" } }],
+  };
+  for (const isReadAtOnce of [true, false]) {
+    const [stop, logged] = [new AbortController(), []];
+    await serve(({ path }) => [200, {}, JSON.stringify(answers[path.split(/[/:]/).at(-1)]())], async (fake, requests) => {
+      await new Lisa(fake).work("t", async (pulled) => {
+        stop.abort();
+        if (isReadAtOnce) await new Promise((resolve) => pulled.signal.addEventListener("abort", resolve));
+        await eventually(() => pulled.isLost, "lost");
+        assert.equal(pulled.signal.reason.code, "stale");
+      }, { lease: 100, signal: stop.signal, log: (text) => logged.push(text) });
+      assert.deepEqual(requests.map(({ path }) => path), ["/v1/topics/t/groups/default/pull", "/v1/deliveries:extend"]);
+    });
+    assert.deepEqual(logged, ["lease of a was lost; another worker may have it"]);
+  }
+});
+
 test("a worker survives that there is no token for a moment", async () => {
   const [name, stop, logged] = [topic(), new AbortController(), []];
   const sent = await lisa.send(name, "x");
