@@ -72,6 +72,7 @@ pub(crate) const KINDS: &[Kind] = kinds![
     "term-consumer" Process false "a consumer is ended by SIGTERM and started again" |w, d| process::terminate(w, d, Role::Consumer);
     "third-manager" Process false "another manager comes, and is killed" process::third_manager;
     "skew-clock" Process false "a process is started again with a clock that is hours off" process::skew;
+    "lose-log" Process false "a process runs with a log that cannot be written" process::lose_log;
     "latency" Network false "each packet between processes and Redis takes 10 to 100 ms" |w, d| network::spoil(w, d, network::latency);
     "slow-connection" Network true "little passes between processes and Redis, 100 to 400 kB/s" |w, d| network::spoil(w, d, network::slow_link);
     "black-hole" Network true "packets vanish in both directions, and connections stay" |w, d| network::spoil(w, d, |_| Mode::BlackHole);

@@ -5,7 +5,7 @@ use crate::plan;
 use crate::record::{Record, now};
 use crate::settings::{Role, Settings, worker_topic};
 use crate::target;
-use lisa_tests::{FaultProxy, Process, Stopwatch, free_port};
+use lisa_tests::{FaultProxy, Launch, Process, Stopwatch, free_port};
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -96,16 +96,18 @@ impl Member {
         self.process.cont();
     }
 
-    /// Starts it again after its end, with these environment variables.
-    pub(crate) fn start(&mut self, environment: &[(&str, String)]) {
+    /// Starts it again after its end.
+    pub(crate) fn start(&mut self) {
+        self.start_with(|launch| launch);
+    }
+
+    /// Starts it again after its end, as `prepare` says.
+    pub(crate) fn start_with(&mut self, prepare: impl FnOnce(Launch) -> Launch) {
         let config = self
             .settings
             .toml(self.proxy.port(), self.listen, self.name);
-        let mut launch = self.settings.launch(self.name, self.role, &config);
-        for (name, value) in environment {
-            launch = launch.env(name, value);
-        }
-        self.process = launch.start();
+        let launch = self.settings.launch(self.name, self.role, &config);
+        self.process = prepare(launch).start();
         self.seen = now();
     }
 
@@ -228,7 +230,7 @@ impl Member {
             process,
             detail,
         });
-        self.start(&[]);
+        self.start();
     }
 }
 

@@ -83,7 +83,7 @@ impl<'a> PullOuts<'a> {
         let gone = now();
         sleep(WITHOUT).await;
         for listener in &mut listeners {
-            listener.start(&[]);
+            listener.start();
             world.disturbed(from, PULL_OUT, listener.name, "ended, and started again");
         }
         let topic = Topic::Radio.name();

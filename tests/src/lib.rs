@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod eventually;
 pub mod http;
 pub mod kafka;
+pub mod lost_log;
 pub mod nats;
 mod packages;
 pub mod port;

@@ -109,7 +109,7 @@ pub(super) async fn cut(world: &World, mut dice: Rng) -> Result<Hit, String> {
             for manager in [0, 1] {
                 let mut member = world.fleet.take(Role::Manager, manager).await;
                 member.kill9().await;
-                member.start(&[]);
+                member.start();
             }
             "both managers killed".to_owned()
         }

@@ -2,9 +2,11 @@
 
 use super::{Hit, between};
 use crate::member::Member;
-use crate::settings::Role;
+use crate::settings::{Role, worker_topic};
 use crate::world::World;
 use fastrand::Rng;
+use lisa_tests::lost_log;
+use tokio::sync::MutexGuard;
 use tokio::time::sleep;
 
 fn hit(member: &Member, detail: String) -> Hit {
@@ -20,7 +22,7 @@ pub(super) async fn kill(world: &World, mut dice: Rng, role: Role) -> Result<Hit
     member.kill9().await;
     let away = between(&mut dice, 0, 1500);
     sleep(away).await;
-    member.start(&[]);
+    member.start();
     Ok(hit(&member, format!("away for {away:?}")))
 }
 
@@ -43,7 +45,7 @@ pub(super) async fn stop(world: &World, mut dice: Rng, role: Role) -> Result<Hit
 pub(super) async fn terminate(world: &World, mut dice: Rng, role: Role) -> Result<Hit, String> {
     let mut member = world.fleet.take(role, dice.usize(..)).await;
     member.terminate().await;
-    member.start(&[]);
+    member.start();
     Ok(hit(&member, "ended and started".to_owned()))
 }
 
@@ -62,19 +64,42 @@ pub(super) async fn third_manager(world: &World, mut dice: Rng) -> Result<Hit, S
     })
 }
 
+/// Ends a process cleanly, lets it run for a while with a log that cannot be written, and starts it again.
+pub(super) async fn lose_log(world: &World, mut dice: Rng) -> Result<Hit, String> {
+    let mut member = any(world, &mut dice).await;
+    let (log, _reader) = match worker_topic(member.name) {
+        // Its handlers panic, and Rust's own report of a panic waits for its reader.
+        Some(_) => lost_log::full(),
+        None => lost_log::ALL[dice.usize(0..lost_log::ALL.len())](),
+    };
+    member.terminate().await;
+    member.start_with(|launch| launch.log_to(log));
+    let lasts = between(&mut dice, 2000, 6000);
+    sleep(lasts).await;
+    member.terminate().await;
+    member.start();
+    Ok(hit(&member, format!("without a log for {lasts:?}")))
+}
+
+/// Takes a process of any role but that of the listeners.
+async fn any<'a>(world: &'a World, dice: &mut Rng) -> MutexGuard<'a, Member> {
+    let role = [Role::Producer, Role::Manager, Role::Consumer][dice.usize(0..3)];
+    world.fleet.take(role, dice.usize(..)).await
+}
+
 /// Ends a process cleanly, and starts it again with a clock that is up to nine hours fast or slow.
 pub(super) async fn skew(world: &World, mut dice: Rng) -> Result<Hit, String> {
     let library = world.faketime.clone()?;
-    let role = [Role::Producer, Role::Manager, Role::Consumer][dice.usize(0..3)];
-    let mut member = world.fleet.take(role, dice.usize(..)).await;
+    let mut member = any(world, &mut dice).await;
     member.terminate().await;
     let hours = dice.i32(1..10) * if dice.bool() { 1 } else { -1 };
-    member.start(&[
-        ("LD_PRELOAD", library),
-        ("FAKETIME", format!("{hours:+}h")),
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
-        // Otherwise each killed process leaves a file behind.
-        ("FAKETIME_DISABLE_SHM", "1".to_owned()),
-    ]);
+    member.start_with(|launch| {
+        launch
+            .env("LD_PRELOAD", &library)
+            .env("FAKETIME", &format!("{hours:+}h"))
+            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+            // Otherwise each killed process leaves a file behind.
+            .env("FAKETIME_DISABLE_SHM", "1")
+    });
     Ok(hit(&member, format!("its clock is {hours:+} h off")))
 }

@@ -3,12 +3,10 @@
 use super::deployment::{GROUP, TOPIC, user};
 use super::targets::shows;
 use super::{Deployment, Role, SOON};
+use lisa_tests::lost_log::{LostLog, blocked, closed, full, nonblocking};
 use lisa_tests::{Answer, Api, Binary, Site, Topology, Webhook, eventually, free_port};
-use rustix::io::ioctl_fionbio;
 use serde_json::Value;
-use std::fs::OpenOptions;
-use std::io::{PipeReader, Write, pipe};
-use std::process::Stdio;
+use std::io::PipeReader;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,45 +15,13 @@ const RETRY: &str =
 /// A payload that the webhook refuses for good.
 const BAD: &str = "bad";
 
-/// Makes a stderr. The reader is kept as long as the role runs.
-type Log = fn() -> (Stdio, Option<PipeReader>);
-
-/// A disk without space.
-fn full() -> (Stdio, Option<PipeReader>) {
-    let file = OpenOptions::new().write(true).open("/dev/full");
-    (file.expect("Linux has it").into(), None)
-}
-
-/// A pipe whose reader has gone.
-fn closed() -> (Stdio, Option<PipeReader>) {
-    let (_, writer) = pipe().expect("a pipe");
-    (writer.into(), None)
-}
-
-/// A pipe that is full, and whose writes fail instead of waiting for its reader, which does not read.
-fn nonblocking() -> (Stdio, Option<PipeReader>) {
-    let (reader, mut writer) = pipe().expect("a pipe");
-    ioctl_fionbio(&writer, true).expect("a pipe can be non-blocking");
-    while writer.write(&[b'x'; 4096]).is_ok() {}
-    (writer.into(), Some(reader))
-}
-
-/// A pipe that is full, and whose writes wait for its reader, which does not read.
-fn blocked() -> (Stdio, Option<PipeReader>) {
-    let (reader, mut writer) = pipe().expect("a pipe");
-    ioctl_fionbio(&writer, true).expect("a pipe can be non-blocking");
-    while writer.write(&[b'x'; 4096]).is_ok() {}
-    ioctl_fionbio(&writer, false).expect("a pipe can block");
-    (writer.into(), Some(reader))
-}
-
 /// Starts a role with such a log, and waits until it is ready.
 async fn role(
     here: &Deployment,
     binary: Binary,
     arguments: &[&str],
     sink: &str,
-    log: Log,
+    log: LostLog,
 ) -> (Role, Option<PipeReader>) {
     let port = free_port();
     let (log, reader) = log();
@@ -78,7 +44,7 @@ async fn counter(role: &Role, name: &str) -> i64 {
 }
 
 /// Lets roles with such a log work, while what happens to them would be logged. Returns the number of lost lines.
-async fn nothing_stops(log: Log) -> i64 {
+async fn nothing_stops(log: LostLog) -> i64 {
     if Site::lacks(Topology::is_one_server, "restarts the only server") {
         return 1;
     }
@@ -200,7 +166,7 @@ async fn a_log_that_blocks_stops_nothing() {
 #[tokio::test]
 async fn a_verb_without_stderr_has_the_exit_code_of_its_result() {
     let here = Deployment::start("").await;
-    for log in [full as Log, closed, nonblocking] {
+    for log in [full as LostLog, closed, nonblocking] {
         let config = here.config(
             user(Binary::Manager, &["pause"]),
             free_port(),
