@@ -6,7 +6,7 @@ use crate::faults::log::Log;
 use crate::faults::role::{Role, config};
 use lisa_tests::{Server, eventually};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The time after which the commands of a start are over: `statistics`, which runs every 5 s, has counted each topic once, and
 /// once more because of its consumers.
@@ -18,16 +18,26 @@ const NO_SWEEP: [(&str, &str); 3] = [
     ("manager.jobs.clean", "0 0 0 1 1 *"),
 ];
 
-/// Returns the requests per second. Begins when the cost of the start is over.
-async fn at_rest(ledger: &Ledger) -> f64 {
+/// Returns the requests per second, at most `most`. On a slow machine a start lasts longer than [`SETTLE`], and its cost is in
+/// the first span; at rest, each span costs the same.
+async fn at_rest(ledger: &Ledger, most: f64) -> f64 {
     // No more than two runs of `statistics`, and four looks of a mover.
-    const SPAN: f64 = 9.9;
+    const SPAN: Duration = Duration::from_millis(9900);
     tokio::time::sleep(SETTLE).await;
-    ledger.page().await;
-    tokio::time::sleep(Duration::from_secs_f64(SPAN)).await;
-    let page = ledger.page().await;
-    println!("in {SPAN} s: {page}");
-    page.requests() as f64 / SPAN
+    let mut rates = Vec::new();
+    for _ in 0..4 {
+        ledger.page().await;
+        let begun = Instant::now();
+        tokio::time::sleep(SPAN).await;
+        let page = ledger.page().await;
+        println!("in {SPAN:?}: {page}");
+        let rate = page.requests() as f64 / begun.elapsed().as_secs_f64();
+        if rate <= most {
+            return rate;
+        }
+        rates.push(rate);
+    }
+    panic!("at most {most} requests a second, and there were {rates:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,10 +48,12 @@ async fn roles_at_rest_ask_redis_for_little() {
     let config = config(&url, "rest", &keys);
     let ledger = Ledger::open(&server).await;
     let mut managers = vec![Role::manager(&config).await];
-    let alone = at_rest(&ledger).await;
+    let alone = at_rest(&ledger, 3.0).await;
     let (producer, _sends) = Role::producer(&config).await;
     let consumer = Role::consumer(&config, &["t"], &Arc::new(Log::default())).await;
-    let all = at_rest(&ledger).await;
+    // Per second: 0.4 for the mover, nearly none for the reclaim, 0.8 for the manager's heartbeat, 0.4 reads, 0.2 for the
+    // report of each process, and the rest; a consumer reports to its shard every 10 s.
+    let all = at_rest(&ledger, 4.6).await;
     for _ in 1..5 {
         managers.push(Role::manager(&config).await);
     }
@@ -50,14 +62,10 @@ async fn roles_at_rest_ask_redis_for_little() {
         alive => Err(alive),
     })
     .await;
-    let five = at_rest(&ledger).await;
+    let five = at_rest(&ledger, all + 11.6).await;
     println!(
         "requests a second: one manager {alone}, one of each role {all}, five managers {five}"
     );
-    // Per second: 0.4 for the mover, nearly none for the reclaim, 0.8 for the manager's heartbeat, 0.4 reads, 0.2 for the
-    // report of each process, and the rest; a consumer reports to its shard every 10 s.
-    assert!(all <= 4.6, "{all}");
-    assert!(five <= all + 11.6, "{five}, with one manager {all}");
     for role in managers.into_iter().chain([producer, consumer]) {
         role.stop().await;
     }
@@ -72,8 +80,7 @@ async fn twenty_topics_at_rest_cost_less_than_a_request_a_second_each() {
     let config = config(&server.socket_url(), "twenty", &keys);
     let ledger = Ledger::open(&server).await;
     let manager = Role::manager(&config).await;
-    let rate = at_rest(&ledger).await;
+    let rate = at_rest(&ledger, 20.0).await;
     println!("{rate} requests a second for 20 topics");
-    assert!(rate <= 20.0, "{rate}");
     manager.stop().await;
 }

@@ -2,7 +2,7 @@
 
 use super::deployment::{GROUP, TOPIC};
 use super::{Deployment, Role, SOON};
-use lisa_tests::{Answer, Binary, FaultProxy, Mode, Webhook, eventually};
+use lisa_tests::{Answer, Binary, FaultProxy, Mode, Stopwatch, Webhook, eventually};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -116,15 +116,19 @@ async fn a_webhook_that_takes_fifty_at_a_time_gets_about_fifty() {
         _ => Ok(()),
     })
     .await;
+    let watch = Stopwatch::start();
     let (first, first_refused) = (hook.count(), refused.load(Ordering::Relaxed));
     nothing_lost(&here, 4000).await;
     let (later, later_refused) = (
         hook.count() - first,
         refused.load(Ordering::Relaxed) - first_refused,
     );
+    // If the machine was held up, the requests of that time arrived at once. Without a limit, nine of ten are refused.
+    let part = if watch.held_up() < DELAY / 2 { 10 } else { 4 };
     assert!(
-        later_refused * 10 <= later,
-        "{later_refused} of {later} refused"
+        later_refused * part <= later,
+        "{later_refused} of {later} refused, the machine was held up for {:?}",
+        watch.held_up()
     );
     // No upper bound: the limit includes requests on their way to the target and back, which it does not count.
     let limit = gauge(&consumer, "lisa_sink_limit").await;
