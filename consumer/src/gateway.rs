@@ -6,6 +6,9 @@
 
 mod answer;
 mod batch;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handed;
 mod polls;
 mod pull;

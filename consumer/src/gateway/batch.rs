@@ -289,10 +289,23 @@ fn settlement(gateway: &Gateway, item: &[u8]) -> Result<(Claims, Outcome), Probl
 /// Reads the delivery of an item, and its new lease.
 fn extension(gateway: &Gateway, item: &[u8]) -> Result<(Claims, LeaseOptions), Problem> {
     let item: ExtendItem<'_> = object(item, FEW).map_err(invalid)?;
-    let claims = gateway.open(&item.token)?;
-    let lease = item.lease.map_or("null", RawValue::get);
-    let options = read_fields(format!(r#"{{"lease":{lease}}}"#).as_bytes())?;
-    Ok((claims, options))
+    Ok((gateway.open(&item.token)?, item.options()?))
+}
+
+/// Parses an array of outcomes and leases, as far as that is possible without the key of its tokens.
+#[cfg(feature = "fuzzing")]
+pub(super) fn parse(array: Bytes) -> Result<(), Problem> {
+    for item in split(&without_bom(array))?.into_iter().flatten() {
+        let settle = object::<SettleItem<'_>>(&item, FEW).map_err(invalid);
+        settle
+            .and_then(|item| item.outcome())
+            .map_or_else(drop, drop);
+        let extend = object::<ExtendItem<'_>>(&item, FEW).map_err(invalid);
+        extend
+            .and_then(|item| item.options())
+            .map_or_else(drop, drop);
+    }
+    Ok(())
 }
 
 fn invalid(error: serde_json::Error) -> Problem {
@@ -317,6 +330,13 @@ impl SettleItem<'_> {
                 Err(Problem::new(ProblemCode::Invalid, detail))
             }
         }
+    }
+}
+
+impl ExtendItem<'_> {
+    fn options(&self) -> Result<LeaseOptions, Problem> {
+        let lease = self.lease.map_or("null", RawValue::get);
+        read_fields(format!(r#"{{"lease":{lease}}}"#).as_bytes())
     }
 }
 

@@ -322,6 +322,34 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, SqsError> {
     })
 }
 
+/// Reads parameters as those of each action. Returns the errors.
+#[cfg(feature = "fuzzing")]
+pub(super) fn parse(body: &[u8]) -> Vec<String> {
+    let results = [
+        read::<send::Message>(body).and_then(|message| message.parse()),
+        read::<send::SendBatch>(body).and_then(|batch| batch.parse()),
+        read::<receive::Receive>(body).map(drop),
+        read::<settle::Change>(body).map(drop),
+        read::<settle::Many>(body).map(drop),
+        read::<queues::GetUrl>(body).map(drop),
+        read::<queues::List>(body).map(drop),
+        read::<queues::Create>(body).map(drop),
+        read::<queues::GetAttributes>(body).map(drop),
+        read::<queues::SetAttributes>(body).map(drop),
+        read::<purge::Purge>(body).map(drop),
+        read::<purge::StartMove>(body).map(drop),
+    ];
+    let errors = results.into_iter().filter_map(Result::err);
+    errors.map(|error| error.message).collect()
+}
+
+/// Reads the signature of a request.
+#[cfg(feature = "fuzzing")]
+pub(super) fn parse_signature(headers: &axum::http::HeaderMap) -> Result<(), String> {
+    let read = Authorization::read(headers).map(drop);
+    read.map_err(|error| error.message)
+}
+
 impl<'a> Call<'a> {
     fn new(
         service: &'a Arc<Service>,

@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use lisa_fuzz::is_sound;
+use lisa_fuzz::{in_bounded_memory, is_sound};
 use lisa_producer::fuzzing::{array, check, line};
 use lisa_core::message::{Expiry, PreparedMessage};
 use lisa_core::time::{UnixMs, When, format_duration};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const NOW: UnixMs = UnixMs::new(1_700_000_000_000);
 
 fn read(text: &[u8]) -> Option<PreparedMessage> {
-    match line(text) {
+    match in_bounded_memory(text.len(), || line(text)) {
         Ok(message) => check(message, &TopicSettings::default(), NOW).ok(),
         Err(problem) => {
             let json = serde_json::to_value(&problem).expect("a problem is JSON");

@@ -1,10 +1,31 @@
-//! Shared code of the fuzz targets: checks of errors and of messages.
+//! Shared code of the fuzz targets: checks of memory, of errors and of messages.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
 use bytes::Bytes;
 use lisa_core::message::{PreparedMessage, Record};
+use peak_alloc::PeakAlloc;
+
+/// Counts what Lisa allocates, and not libFuzzer.
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+/// The most memory that a body may take while it is read, as a multiple of its length.
+const MULTIPLE: usize = 4;
+
+/// The most memory that a body may take beyond that: 4096 values, see `lisa_service::http::json::FEW`.
+const SURPLUS: usize = 1024 * 1024;
+
+/// Runs a parser of a body of `len` bytes, and checks the memory that it takes.
+pub fn in_bounded_memory<T>(len: usize, parse: impl FnOnce() -> T) -> T {
+    MEMORY.reset_peak_usage();
+    let before = MEMORY.current_usage();
+    let parsed = parse();
+    let taken = MEMORY.peak_usage().saturating_sub(before);
+    assert!(taken <= MULTIPLE * len + SURPLUS, "{taken} bytes for {len}");
+    parsed
+}
 
 /// A secret that no output may repeat. It has bytes that no seed has by chance.
 pub const SECRET: &str = "s3cr3tQ";

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lisa_core::message::Headers;
+use lisa_core::time::shorten;
 use md5::{Digest, Md5};
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +77,7 @@ impl Attribute {
 
     fn check(&self, name: &str) -> Result<(), SqsError> {
         let wrong = |why: &str| {
+            let name = shorten(name);
             let message = format!("The message attribute '{name}' is invalid: {why}.");
             Err(SqsError::new(Kind::InvalidParameterValue, message))
         };

@@ -8,6 +8,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use lisa_core::message::MessageId;
+use lisa_core::time::shorten;
 use lisa_producer::SendError;
 use lisa_service::http::{Problem, ProblemCode};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -105,6 +106,7 @@ impl SqsError {
         value: impl std::fmt::Display,
         reason: impl std::fmt::Display,
     ) -> Self {
+        let value = shorten(&value.to_string());
         let message =
             format!("Value {value} for parameter {parameter} is invalid. Reason: {reason}.");
         Self::new(Kind::InvalidParameterValue, message)

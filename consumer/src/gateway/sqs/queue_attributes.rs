@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use lisa_core::time::shorten;
 use lisa_core::topic::{Size, Topic, TopicSettings};
 use serde::Deserialize;
 use serde_json::Value;
@@ -89,6 +90,7 @@ impl Given<'_> {
                 Effect::Same => {}
                 Effect::None(_) if ignores => ignored.push(attribute.as_str()),
                 Effect::Other(why) | Effect::None(why) => {
+                    let value = shorten(value);
                     let message =
                         format!("The attribute {attribute} cannot be set to {value}: {why}.");
                     return Err(SqsError::unsupported(message));
@@ -172,7 +174,7 @@ impl Given<'_> {
                 Effect::None("it has no counterpart in Lisa"),
             ),
             _ => {
-                let message = format!("Unknown Attribute {attribute}.");
+                let message = format!("Unknown Attribute {}.", shorten(attribute));
                 return Err(SqsError::new(Kind::InvalidAttributeName, message));
             }
         };

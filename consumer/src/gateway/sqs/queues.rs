@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use lisa_core::broker::{BrokerError, Declare, TopicHandle};
+use lisa_core::time::shorten;
 use lisa_core::topic::Topic;
 use lisa_service::http::share::Client;
 use serde::Deserialize;
@@ -280,7 +281,7 @@ pub(super) async fn attributes(
             && !known.contains(&&**name)
             && !may_be.contains(&&**name)
         {
-            let message = format!("Unknown Attribute {name}.");
+            let message = format!("Unknown Attribute {}.", shorten(name));
             return Err(SqsError::new(Kind::InvalidAttributeName, message));
         }
     }

@@ -6,6 +6,7 @@ use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use lisa_core::message::{Headers, MessageId};
+use lisa_core::time::UnixMs;
 use lisa_producer::{NewMessage, Receipt};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -81,6 +82,22 @@ struct Sent<'a> {
     system_attributes: Option<String>,
 }
 
+/// The part of a request that its messages share.
+struct Sender<'a> {
+    /// The trace of AWS X-Ray in the headers of the request.
+    trace: Option<&'a str>,
+    now: UnixMs,
+}
+
+impl<'a> Sender<'a> {
+    fn of(call: &'a Call<'_>) -> Self {
+        Self {
+            trace: call.trace.as_deref(),
+            now: call.gateway().process().broker.now(),
+        }
+    }
+}
+
 /// A message that was checked, and its hashes.
 struct Checked {
     message: NewMessage,
@@ -105,9 +122,27 @@ impl<'a> Sent<'a> {
     }
 }
 
+#[cfg(feature = "fuzzing")]
+impl Message {
+    /// Checks a message that nobody sends.
+    pub(super) fn parse(self) -> Result<(), SqsError> {
+        let (trace, now) = (None, UnixMs::new(0));
+        self.check(true, &Sender { trace, now }).map(drop)
+    }
+}
+
+#[cfg(feature = "fuzzing")]
+impl SendBatch {
+    /// Checks messages that nobody sends.
+    pub(super) fn parse(self) -> Result<(), SqsError> {
+        check_ids(self.entries.iter().map(|entry| entry.id.as_str()))?;
+        self.entries.into_iter().try_for_each(Message::parse)
+    }
+}
+
 pub(super) async fn send(call: &Call<'_>, request: Message) -> Result<Response, SqsError> {
     let queue = call.queue(request.queue_url.as_deref()).await?;
-    let Checked { message, hashes } = request.check(call, &queue)?;
+    let Checked { message, hashes } = request.check(queue.is_fifo(), &Sender::of(call))?;
     let producer = &call.options().producer;
     let receipt = producer
         .send_message(queue.topic.name().as_str(), message)
@@ -130,9 +165,10 @@ pub(super) async fn send_batch(call: &Call<'_>, request: SendBatch) -> Result<Re
     check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
     let (mut ids, mut hashes, mut messages) = (Vec::new(), Vec::new(), Vec::new());
     let mut errors: Vec<(String, SqsError)> = Vec::new();
+    let sender = Sender::of(call);
     for mut message in request.entries {
         let id = std::mem::take(&mut message.id);
-        match message.check(call, &queue) {
+        match message.check(queue.is_fifo(), &sender) {
             Ok(checked) => {
                 ids.push(id);
                 hashes.push(checked.hashes);
@@ -195,7 +231,7 @@ pub(super) fn check_ids<'a>(ids: impl ExactSizeIterator<Item = &'a str>) -> Resu
 
 impl Message {
     /// Checks a message, and turns it into one of Lisa's.
-    fn check(self, call: &Call<'_>, queue: &Queue) -> Result<Checked, SqsError> {
+    fn check(self, is_fifo: bool, sender: &Sender<'_>) -> Result<Checked, SqsError> {
         let body = self.message_body.filter(|body| !body.is_empty());
         let body = body.ok_or_else(|| SqsError::missing("MessageBody"))?;
         if let Some(bad) = attributes::forbidden(&body) {
@@ -220,11 +256,7 @@ impl Message {
             })?;
             set(&mut headers, TRACE, value, "AWSTraceHeader")?;
         }
-        if let Some(trace) = call
-            .trace
-            .as_deref()
-            .filter(|_| headers.get(TRACE).is_none())
-        {
+        if let Some(trace) = sender.trace.filter(|_| headers.get(TRACE).is_none()) {
             // Proxies set it, too: a wrong one must not fail the send.
             let _ = headers.insert(TRACE, trace);
         }
@@ -235,8 +267,8 @@ impl Message {
         ];
         let group = self.message_group_id.as_deref();
         let id = self.message_deduplication_id.as_deref();
-        let content = (queue.is_fifo() && id.is_none()).then(|| hash(body.as_bytes()));
-        if queue.is_fifo() && group.is_none() {
+        let content = (is_fifo && id.is_none()).then(|| hash(body.as_bytes()));
+        if is_fifo && group.is_none() {
             return Err(SqsError::missing("MessageGroupId"));
         }
         for (name, header, value) in [
@@ -254,14 +286,13 @@ impl Message {
         }
         let id = id.map(own_id).or(content);
         if id.is_some() {
-            let now = call.gateway().process().broker.now();
-            set(&mut headers, SENT, &now.get().to_string(), "time")?;
+            set(&mut headers, SENT, &sender.now.get().to_string(), "time")?;
         }
         let mut message = NewMessage::new(body);
         if let Some(id) = id {
             message = message.id(id);
         }
-        if let Some(group) = group.filter(|_| queue.is_fifo()) {
+        if let Some(group) = group.filter(|_| is_fifo) {
             message = message.key(group);
         }
         if let Some(seconds) = self.delay_seconds {

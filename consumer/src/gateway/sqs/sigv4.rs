@@ -10,7 +10,7 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Uri};
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
-use lisa_core::time::UnixMs;
+use lisa_core::time::{UnixMs, shorten};
 use lisa_service::http::auth::{Token, TokenSet};
 use sha2::{Digest, Sha256};
 use tokio::task::spawn_blocking;
@@ -174,6 +174,7 @@ impl<'a> Authorization<'a> {
         for name in &self.signed {
             let mut values = headers.get_all(*name).iter().peekable();
             if values.peek().is_none() {
+                let name = shorten(name);
                 return Err(incomplete(&format!("the signed header {name} is missing")));
             }
             text.push_str(name);
