@@ -60,11 +60,13 @@ pub(crate) struct Api {
     pub(crate) examinations: Arc<Examinations>,
     /// The limits on receiving a request body.
     pub(crate) bodies: BodyLimits,
+    /// The limits of all routes of the process that only read.
+    pub(crate) reads: Reads,
     pub(crate) shutdown: Shutdown,
 }
 
 /// Returns the routes, each behind the scope it requires, and their OpenAPI description.
-pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
+pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
     let statistics = OpenApiRouter::new()
         .routes(routes!(topics::stats))
         .routes(routes!(topics::snapshot))
@@ -86,9 +88,9 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
         .routes(routes!(schedules::list))
         .routes(routes!(audit::list))
         .routes(routes!(garbage_jobs::list))
-        .route_layer(from_fn_with_state(reads.clone(), Reads::bound))
+        .route_layer(from_fn_with_state(api.reads.clone(), Reads::bound))
         .route_layer(tokens.require(Scope::Read));
-    // They wait, so they have limits of their own.
+    // They wait, so they have limits of their own, and each look is a read.
     let events = OpenApiRouter::new()
         .routes(routes!(events::list))
         .route_layer(from_fn_with_state(Reads::of_waits(), Reads::bound_waits))
@@ -119,10 +121,10 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, Ope
 }
 
 /// Returns the route of one message, which a producer also has, and its OpenAPI description.
-pub(crate) fn message_route(api: Api, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
+pub(crate) fn message_route(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
     OpenApiRouter::with_openapi(describe())
         .routes(routes!(topics::message))
-        .route_layer(from_fn_with_state(reads.clone(), Reads::bound))
+        .route_layer(from_fn_with_state(api.reads.clone(), Reads::bound))
         .route_layer(tokens.require(Scope::Read))
         .with_state(api)
         .split_for_parts()

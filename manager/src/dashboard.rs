@@ -62,7 +62,7 @@ use lisa_service::config::Config;
 use lisa_service::cron::TimeZone;
 use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
-use lisa_service::http::{CrossSite, ProblemCode};
+use lisa_service::http::{CrossSite, ProblemCode, Reads};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use url::form_urlencoded::byte_serialize;
@@ -130,6 +130,8 @@ struct Inner {
     cross_site: CrossSite,
     bodies: BodyLimits,
     queries: Queries,
+    /// The limits of changes that search all shards for their message.
+    searches: Reads,
     producer: Producer,
     all: Cached<NewestCounts>,
     /// The topics that an action changed, each with the time after which it must be counted.
@@ -165,6 +167,7 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
         ),
         bodies: BodyLimits::new(config.http.body_timeout),
         queries: Queries::new(CONCURRENT_QUERIES),
+        searches: Reads::of_searches(),
         producer: Producer::with_options(parts.broker.clone(), options),
         all: Cached::new(FRESH),
         acted_on: Mutex::default(),

@@ -106,12 +106,12 @@ impl Manager {
     /// Returns the routes of the HTTP interface and their OpenAPI description, to serve with or without those of another
     /// role. `reads` bounds all routes of the process that only read.
     pub fn api(&self, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
-        api::routes(self.api_state(), tokens, reads)
+        api::routes(self.api_state(reads), tokens)
     }
 
     /// Returns the route that shows one message, for a listener without a producer's routes, which include it.
     pub fn message_api(&self, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
-        api::message_route(self.api_state(), tokens, reads)
+        api::message_route(self.api_state(reads), tokens)
     }
 
     /// Returns the pages of the dashboard, to serve at `/` next to the other routes, or on a listener of their own.
@@ -132,7 +132,7 @@ impl Manager {
         dashboard::routes(parts, tokens).map_err(|error| StartError::Refused(error.to_string()))
     }
 
-    fn api_state(&self) -> api::Api {
+    fn api_state(&self, reads: &Reads) -> api::Api {
         api::Api {
             broker: self.broker.clone(),
             assignments: self.assignments.clone(),
@@ -141,6 +141,7 @@ impl Manager {
             examinations: self.examinations.clone(),
             config: self.config.clone(),
             bodies: BodyLimits::new(self.config.http.body_timeout),
+            reads: reads.clone(),
             shutdown: self.shutdown.clone(),
         }
     }

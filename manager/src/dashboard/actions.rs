@@ -9,6 +9,7 @@ use lisa_core::message::MessageId;
 use lisa_core::state::{CancelOutcome, RescheduleOutcome};
 use lisa_core::time::{UnixMs, When, parse_duration};
 use lisa_service::http::auth::Scope;
+use lisa_service::http::share::Client;
 use maud::{Markup, html};
 
 use super::Dashboard;
@@ -360,6 +361,11 @@ pub(super) async fn message(
         None => "The message is not stored.".to_owned(),
     };
     let list = format!("/topics/{name}/messages");
+    let asks_all = scope == Scope::Send && topic.shards_of(&id, None).len() > 1;
+    let _slot = match asks_all {
+        true => Some(dashboard.0.searches.begin(Client::current()).await?),
+        false => None,
+    };
     let action = dashboard.action(&context, &verb).topic(name).details(&id);
     let answer = match &*verb {
         "cancel" => match action

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lisa_core::sync::Mutex as SyncMutex;
-use lisa_service::http::share::{Client, Shares, Shortage};
+use lisa_service::http::Reads;
+use lisa_service::http::share::{Client, Shares};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
@@ -15,13 +16,22 @@ const WITHIN: Duration = Duration::from_millis(1800);
 /// The longest time for which a failure is the answer: pages are live again soon after Redis is.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// The slots of concurrent queries of all pages, half of which one viewer can take. Cheap to clone.
+/// The limits of the queries of all pages. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Queries(Shares);
+pub(super) struct Queries {
+    /// Of single viewers.
+    own: Reads,
+    /// Of readings for all viewers, which limit themselves: they are not in the share of the one who comes first.
+    of_all: Shares,
+}
 
 impl Queries {
+    /// Creates limits: `most` queries of viewers at a time, half of which are of one viewer, and as many readings for all.
     pub(super) fn new(most: usize) -> Self {
-        Self(Shares::new(most, most.div_ceil(2)))
+        Self {
+            own: Reads::of_pages(most, WITHIN),
+            of_all: Shares::new(most, most),
+        }
     }
 
     /// Runs a read of the current viewer in a slot and in time.
@@ -32,26 +42,32 @@ impl Queries {
         &self,
         read: impl Future<Output = Result<T, E>>,
     ) -> Result<T, String> {
-        self.run_for(Client::current(), read).await
+        let until = Instant::now() + WITHIN;
+        let slot = self.own.begin(Client::current()).await;
+        let _slot = slot.map_err(|problem| problem.detail().to_owned())?;
+        in_time(until, read).await
     }
 
-    /// Runs a read like [`Self::run`], in the share of a client.
-    async fn run_for<T, E: std::fmt::Display>(
+    /// Runs a read for all viewers in a slot and in time.
+    async fn run_for_all<T, E: std::fmt::Display>(
         &self,
-        client: Client,
         read: impl Future<Output = Result<T, E>>,
     ) -> Result<T, String> {
         let until = Instant::now() + WITHIN;
-        let late = |_| "Redis did not answer in time".to_owned();
-        let mut slot = self.0.begin(client);
-        slot.add(1, until)
-            .await
-            .map_err(|shortage| match shortage {
-                Shortage::OfClient => "too many queries of this viewer at the same time",
-                Shortage::OfAll => "too many queries at the same time",
-            })?;
-        let read = timeout_at(until, read).await.map_err(late)?;
-        read.map_err(|error| error.to_string())
+        let mut slot = self.of_all.begin(Client::Unknown);
+        let has_slot = slot.add(1, until).await;
+        has_slot.map_err(|_| "too many queries at the same time")?;
+        in_time(until, read).await
+    }
+}
+
+async fn in_time<T, E: std::fmt::Display>(
+    until: Instant,
+    read: impl Future<Output = Result<T, E>>,
+) -> Result<T, String> {
+    match timeout_at(until, read).await {
+        Ok(read) => read.map_err(|error| error.to_string()),
+        Err(_) => Err("Redis did not answer in time".to_owned()),
     }
 }
 
@@ -119,8 +135,7 @@ impl<T> Cached<T> {
         let is_fresh = slot.tried.is_some_and(|at| at.elapsed() < slot.fresh_for);
         if !is_fresh {
             let begun = Instant::now();
-            // For all viewers: not in the share of the one who comes first, who may have used it up.
-            match queries.run_for(Client::Unknown, read()).await {
+            match queries.run_for_all(read()).await {
                 Ok(value) => {
                     slot.value = Some((Instant::now(), Arc::new(value)));
                     slot.error = None;
@@ -247,6 +262,43 @@ mod tests {
         });
         let reading = reading.await;
         assert_eq!((reading.value.as_deref(), reading.error), (Some(&1), None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_viewer_has_half_of_the_queries_and_a_quarter_of_the_time() {
+        let queries = Queries::new(4);
+        let viewer = |name: &str| Admitted::new(true, Some(name.into()));
+        let running = AtomicU32::new(0);
+        let slow = || {
+            queries.run(async {
+                running.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(WITHIN / 4).await;
+                running.fetch_sub(1, Ordering::SeqCst);
+                Ok::<_, String>(())
+            })
+        };
+        let many = viewer("app").scope(async { join_all((0..4).map(|_| slow())).await });
+        let other = async {
+            tokio::task::yield_now().await;
+            let answers = async || Ok::<_, String>(running.load(Ordering::SeqCst));
+            viewer("other").scope(queries.run(answers())).await
+        };
+        let (many, other) = tokio::join!(many, other);
+        assert!(many.iter().all(Result::is_ok), "{many:?}");
+        assert_eq!(other, Ok(2), "the other two wait");
+
+        let begun = Instant::now();
+        let mut busy = Duration::ZERO;
+        while begun.elapsed() < Duration::from_secs(100) {
+            let read = async {
+                let time = Duration::from_millis(50);
+                tokio::time::sleep(time).await;
+                busy += time;
+                Ok::<_, String>(())
+            };
+            viewer("app").scope(queries.run(read)).await.unwrap();
+        }
+        assert!(busy < Duration::from_secs(29), "{busy:?}");
     }
 
     #[test]

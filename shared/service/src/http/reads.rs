@@ -73,6 +73,16 @@ impl Reads {
         Self::new(CONCURRENT_STATISTICS, SHARE_OF_STATISTICS, READ_WITHIN)
     }
 
+    /// Creates the limits of pages, each of which answers `within` that time with what it has. One viewer can take half of the
+    /// `most` slots.
+    #[must_use]
+    pub fn of_pages(most: usize, within: Duration) -> Self {
+        Self {
+            what: "queries",
+            ..Self::new(most, most.div_ceil(2), within)
+        }
+    }
+
     /// Creates the limits of changes that search all shards for their message, which costs as much as a lookup.
     #[must_use]
     pub fn of_searches() -> Self {
@@ -106,25 +116,30 @@ impl Reads {
     pub async fn begin(&self, client: Client) -> Result<ReadSlot, Problem> {
         let until = Instant::now() + self.within;
         let what = self.what;
-        let mut slot = self.slots.begin(client);
-        let detail = match slot.add(1, until).await {
-            Ok(()) => loop {
-                let now = Instant::now();
-                let Some(rest) = self.rest(&slot, now) else {
-                    let (began, clocks) = (now, self.clocks.clone());
-                    return Ok(ReadSlot {
-                        slot,
-                        began,
-                        clocks,
-                    });
-                };
-                if now >= until {
-                    break format!("the {what} of this client take too much time; retry later");
+        let detail = loop {
+            let mut slot = self.slots.begin(client.clone());
+            match slot.add(1, until).await {
+                Ok(()) => {}
+                Err(Shortage::OfClient) => {
+                    break format!("too many concurrent {what} of this client");
                 }
-                sleep_until(until.min(now + rest)).await;
-            },
-            Err(Shortage::OfClient) => format!("too many concurrent {what} of this client"),
-            Err(Shortage::OfAll) => format!("too many concurrent {what}"),
+                Err(Shortage::OfAll) => break format!("too many concurrent {what}"),
+            }
+            let now = Instant::now();
+            let Some(rest) = self.rest(&slot, now) else {
+                let (began, clocks) = (now, self.clocks.clone());
+                return Ok(ReadSlot {
+                    slot,
+                    began,
+                    clocks,
+                });
+            };
+            if now >= until {
+                break format!("the {what} of this client take too much time; retry later");
+            }
+            // Meanwhile, others can use the slot.
+            drop(slot);
+            sleep_until(until.min(now + rest)).await;
         };
         Err(Problem::new(ProblemCode::Unavailable, detail))
     }
@@ -230,6 +245,7 @@ fn unavailable(detail: &str) -> Response {
 #[cfg(test)]
 mod tests {
     use std::net::{IpAddr, SocketAddr};
+    use std::pin::pin;
     use std::sync::Arc;
 
     use axum::Router;
@@ -238,6 +254,7 @@ mod tests {
     use axum::middleware::from_fn_with_state;
     use axum::routing::get;
     use futures_util::future::join_all;
+    use futures_util::poll;
     use tokio::sync::Notify;
     use tokio::task::JoinHandle;
     use tokio::time::sleep;
@@ -398,6 +415,18 @@ mod tests {
             drop(reads.begin(other).await.unwrap());
             assert_eq!(asked.elapsed(), Duration::ZERO);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_rests_holds_no_slot() {
+        let reads = Reads::new(1, 1, READ_WITHIN);
+        let slot = reads.begin(Client::Unknown).await.unwrap();
+        sleep(FREE_REST).await;
+        drop(slot);
+        let mut resting = pin!(reads.begin(Client::Unknown));
+        assert!(poll!(&mut resting).is_pending());
+        assert_eq!(reads.slots.free(), 1);
+        assert!(resting.await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
