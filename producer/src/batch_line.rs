@@ -13,7 +13,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use lisa_core::fields::{FieldProblem, Fields as _, JsonReader};
-use lisa_core::message::{Headers, MessageOptions};
+use lisa_core::message::{Headers, MAX_HEADERS, MessageOptions};
 use lisa_core::time::shorten;
 use lisa_service::http::{Problem, ProblemCode, json};
 use serde::de::{Error as _, MapAccess, Visitor};
@@ -187,10 +187,16 @@ impl Line<'_> {
 
     fn headers(&self, problems: &mut Vec<FieldProblem>) -> Headers {
         let mut headers = Headers::default();
-        let given: BTreeMap<String, String> = self.read("headers", problems);
+        // An error names the first headers that are too many, and no more are built.
+        let given = self.content("headers").map_or("{}", RawValue::get);
+        let given = json::object(given.as_bytes(), 2 * MAX_HEADERS);
+        let given: BTreeMap<String, String> = given.unwrap_or_else(|error| {
+            problems.push(problem("headers", error));
+            BTreeMap::new()
+        });
         for (name, value) in given {
             if let Err(error) = headers.insert(&name, &value) {
-                problems.push(problem(&format!("headers.{name}"), error));
+                problems.push(problem(&format!("headers.{}", shorten(&name)), error));
             }
         }
         headers
@@ -345,6 +351,8 @@ mod tests {
             |field: &dyn Fn(usize) -> String| (0..1000).map(field).collect::<Vec<_>>().join(",");
         let unknown = all(&|n| format!(r#""field{n}":0"#));
         let headers = all(&|n| format!(r#""{} {n}":"a""#, "x".repeat(300)));
+        let too_many = refusal(&format!(r#"{{"payload":1,"headers":{{{headers}}}}}"#));
+        assert_eq!(too_many, "headers: more than 128 values");
         for line in [
             format!(r#"{{"payload":1,{unknown}}}"#),
             format!(r#"{{"payload":1,"retry":{{{unknown}}}}}"#),

@@ -9,6 +9,7 @@ use bytes::{Buf, BytesMut};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
+use super::json::BYTE_ORDER_MARK;
 use super::problem::{Problem, ProblemCode};
 use super::share::Shortage;
 
@@ -174,12 +175,11 @@ pub async fn read_admitting(
     Ok((bytes, reserved))
 }
 
-/// Removes the byte order mark that some programs write before UTF-8 text, as PowerShell and Excel do. JSON has none.
+/// Removes a byte order mark.
 #[must_use]
 pub fn without_bom(mut text: Bytes) -> Bytes {
-    const BOM: &[u8] = "\u{feff}".as_bytes();
-    if text.starts_with(BOM) {
-        text.advance(BOM.len());
+    if text.starts_with(BYTE_ORDER_MARK) {
+        text.advance(BYTE_ORDER_MARK.len());
     }
     text
 }

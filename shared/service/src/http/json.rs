@@ -1,7 +1,7 @@
 //! Parses JSON that clients send, in bounded memory.
 //!
-//! A value of two bytes, such as an element of `[0,0]`, takes 32 bytes or more once it is parsed. So the number of values is
-//! limited before any is built.
+//! A value of two bytes, such as an element of `[0,0]`, takes 32 bytes or more once it is parsed, and the object `{"":0}` about
+//! 650. So the number of values is limited before any is built.
 
 use std::fmt;
 
@@ -13,12 +13,19 @@ use serde_json::value::RawValue;
 /// The most values of an object with a few fields, including those within others. Names of fields do not count.
 pub const FEW: usize = 4096;
 
-/// Parses a JSON object of at most `max_values` values. Without this check, serde would also accept an array of the struct's
-/// fields in order.
+/// The number of values that an object counts as, by its memory.
+const OF_OBJECT: usize = 16;
+
+/// Some programs write it before UTF-8 text, as PowerShell and Excel do. JSON has none.
+pub(super) const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// Parses a JSON object of at most `max_values` values. Each object within it counts as 16. A byte order mark before it is
+/// ignored. Without this check, serde would also accept an array of the struct's fields in order.
 ///
 /// # Errors
 /// The bytes are not a JSON object of this type, or it has too many values.
 pub fn object<'a, T: Deserialize<'a>>(json: &'a [u8], max_values: usize) -> Result<T, Error> {
+    let json = json.strip_prefix(BYTE_ORDER_MARK).unwrap_or(json);
     let first = json.iter().find(|byte| !b" \t\r\n".contains(byte));
     if first != Some(&b'{') {
         return Err(Error::custom("expected a JSON object"));
@@ -32,7 +39,8 @@ pub fn object<'a, T: Deserialize<'a>>(json: &'a [u8], max_values: usize) -> Resu
 /// Returns true if the text has more than `most` values. In text that is not JSON, counts everything that looks like a value.
 fn exceeds(json: &[u8], most: usize) -> bool {
     // Each value is the first one, the first one in an object or array, or follows a comma.
-    let (mut values, mut is_in_string, mut bytes) = (1, false, json.iter());
+    let (mut values, mut objects, mut is_in_string) = (1, 0_usize, false);
+    let mut bytes = json.iter();
     while let Some(byte) = bytes.next() {
         match byte {
             b'"' => is_in_string = !is_in_string,
@@ -41,7 +49,9 @@ fn exceeds(json: &[u8], most: usize) -> bool {
             }
             b',' | b'[' | b'{' if !is_in_string => {
                 values += 1;
-                if values > most {
+                objects += usize::from(*byte == b'{');
+                // The object itself does not count as one within it.
+                if values + objects.saturating_sub(1) * (OF_OBJECT - 1) > most {
                     return true;
                 }
             }
@@ -73,7 +83,7 @@ pub fn elements(json: &[u8], most: usize) -> Result<Elements<'_>, Error> {
 
 /// Returns the first element of an array of which perhaps only the beginning has arrived.
 pub fn first_element(json: &[u8]) -> Option<&str> {
-    let json = json.strip_prefix("\u{feff}".as_bytes()).unwrap_or(json);
+    let json = json.strip_prefix(BYTE_ORDER_MARK).unwrap_or(json);
     let rest = json.trim_ascii_start().strip_prefix(b"[")?;
     let mut elements = serde_json::Deserializer::from_slice(rest).into_iter::<&RawValue>();
     Some(elements.next()?.ok()?.get())
@@ -110,7 +120,7 @@ mod tests {
     fn values_are_counted_before_they_are_built() {
         for (json, values) in [
             ("{}", 2),
-            (r#"{"a": 1, "b": [2, {"c": 3}]}"#, 6),
+            (r#"{"a": 1, "b": [2, {"c": 3}]}"#, 6 + OF_OBJECT - 1),
             (r#"{"a": ",[{\",[{", "b": 1}"#, 3),
             (r#" {"a\\": [1,2,3]} "#, 5),
         ] {
@@ -119,6 +129,8 @@ mod tests {
             let error = parse(values - 1).unwrap_err().to_string();
             assert_eq!(error, format!("more than {} values", values - 1), "{json}");
         }
+        let marked: Map<String, Value> = object("\u{feff}{}".as_bytes(), FEW).unwrap();
+        assert!(marked.is_empty());
         let zeros = format!("{{\"a\": [{}", "0,".repeat(1_000_000));
         let error = object::<Value>(zeros.as_bytes(), FEW).unwrap_err();
         assert_eq!(error.to_string(), "more than 4096 values");
