@@ -12,8 +12,10 @@ use lisa_core::fields::Description;
 use lisa_core::message::MessageOptions;
 use lisa_core::state::Settled;
 use lisa_service::config::{Key, keys, schema};
+use lisa_service::http::unknown_route;
 use lisa_service::metrics::Metrics;
 use lisa_tests::{Api, Binary, SOON, Server, eventually, free_port};
+use reqwest::Method;
 use serde_json::Value;
 
 fn root() -> PathBuf {
@@ -405,7 +407,8 @@ async fn the_pages_of_the_http_interface_have_each_route_and_schema() {
     const MESSAGE: (&str, &str) = ("/v1/topics/{topic}/messages/{id}", "get");
     let server = Server::start();
     let mut all = description(&server, Binary::Manager, &["run", "--with-producer"]).await;
-    merge(&mut all, &gateway_description(&server).await);
+    let gateway = gateway_description(&server).await;
+    merge(&mut all, &gateway);
     assert_current("shared/docs/reference/http-api.md", &http_page(&all));
     assert_current("shared/docs/reference/openapi.json", &format!("{all:#}\n"));
     let mut names = BTreeSet::new();
@@ -444,10 +447,11 @@ async fn the_pages_of_the_http_interface_have_each_route_and_schema() {
             );
         }
     }
+    each_route_is_hinted_at(&gateway, "gateway.listen");
     // A manager alone shows a message in its own way.
     assert!(!names.contains("show_message"));
     for binary in [Binary::Producer, Binary::Manager] {
-        let one = description(&server, binary, &["run"]).await;
+        let mut one = description(&server, binary, &["run"]).await;
         for (route, operation) in operations(&one) {
             let is_different = binary == Binary::Manager && route == MESSAGE;
             assert_eq!(
@@ -463,6 +467,22 @@ async fn the_pages_of_the_http_interface_have_each_route_and_schema() {
                 "{name}"
             );
         }
+        let paths = one["paths"].as_object_mut().expect("paths");
+        let listener = match binary {
+            // A producer has this one, too.
+            Binary::Manager => paths.remove(MESSAGE.0).map(|_| "manager.listen"),
+            _ => Some("producer.listen"),
+        };
+        each_route_is_hinted_at(&one, listener.expect("a message"));
+    }
+}
+
+/// Checks that the other listeners hint at the one that has these routes.
+fn each_route_is_hinted_at(description: &Value, listener: &str) {
+    for (path, method) in operations(description).into_keys() {
+        let method: Method = method.to_uppercase().parse().expect("a method");
+        let detail = unknown_route(&method, path).detail().to_owned();
+        assert!(detail.contains(listener), "{detail}");
     }
 }
 

@@ -257,51 +257,88 @@ async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
 
 /// Names the listener that has the route, for a request that reached another one.
 fn other_listener(method: &Method, path: &str) -> &'static str {
-    let parts: Vec<&str> = path.split('/').skip(1).collect();
-    let ["v1", parts @ ..] = &parts[..] else {
+    let Some(path) = path.strip_prefix("/v1/") else {
         return "";
     };
-    match (method.as_str(), parts) {
-        ("POST", ["topics", _, "messages" | "messages:batch"])
-        | ("POST", ["topics", _, "messages", _, "deliver-now"])
-        | ("DELETE" | "PATCH", ["topics", _, "messages"] | ["topics", _, "messages", _]) => {
-            TO_PRODUCER
-        }
-        ("POST", ["topics", _, "groups", _, "pull"])
-        | ("POST", ["deliveries", _, _] | ["deliveries:settle" | "deliveries:extend"]) => {
-            TO_GATEWAY
-        }
-        (
-            "GET",
-            ["audit" | "forecast" | "history" | "jobs" | "schedules" | "stats" | "workers"],
-        )
-        | ("GET", ["stats", "snapshot"] | ["topics"] | ["topics", _])
-        | (
-            "GET",
-            [
-                "topics",
-                _,
-                "doctor" | "events" | "failures" | "forecast" | "history" | "messages",
-            ],
-        )
-        | ("POST", ["topics", _, "pause" | "resume"])
-        | (
-            "POST",
-            [
-                "topics",
-                _,
-                "groups",
-                _,
-                "drain" | "drop" | "keep" | "pause" | "resume",
-            ],
-        ) => TO_MANAGER,
-        _ => "",
-    }
+    let is_route = |route: &str| {
+        let (of, pattern) = route.split_once(' ').unwrap_or_default();
+        let is_part = |(part, given): (&str, &str)| part == "*" || part == given;
+        of == method.as_str()
+            && pattern.split('/').count() == path.split('/').count()
+            && pattern.split('/').zip(path.split('/')).all(is_part)
+    };
+    let hint = ROUTES
+        .iter()
+        .find(|(routes, _)| routes.iter().any(|route| is_route(route)));
+    hint.map_or("", |(_, hint)| hint)
 }
 
-const TO_PRODUCER: &str = "; sends and changes of messages go to a producer (`producer.listen`)";
-const TO_GATEWAY: &str = "; pulls and settlements go to a gateway (`consumer.gateway.listen`)";
-const TO_MANAGER: &str = "; this route belongs to a manager (`manager.listen`)";
+/// The routes of each listener below `/v1`, and the hint for a request that reached another one.
+const ROUTES: [(&[&str], &str); 3] = [
+    (
+        &[
+            "DELETE topics/*/messages",
+            "DELETE topics/*/messages/*",
+            "GET topics/*/messages/*",
+            "PATCH topics/*/messages",
+            "PATCH topics/*/messages/*",
+            "POST topics/*/messages",
+            "POST topics/*/messages/*/deliver-now",
+            "POST topics/*/messages:batch",
+        ],
+        "; sends and changes of messages go to a producer (`producer.listen`)",
+    ),
+    (
+        &[
+            "POST deliveries/*/ack",
+            "POST deliveries/*/defer",
+            "POST deliveries/*/extend",
+            "POST deliveries/*/reject",
+            "POST deliveries/*/retry",
+            "POST deliveries:extend",
+            "POST deliveries:settle",
+            "POST topics/*/groups/*/pull",
+        ],
+        "; pulls and settlements go to a gateway (`consumer.gateway.listen`)",
+    ),
+    (
+        &[
+            "GET audit",
+            "GET forecast",
+            "GET garbage/jobs",
+            "GET history",
+            "GET jobs",
+            "GET schedules",
+            "GET stats",
+            "GET stats/snapshot",
+            "GET topics",
+            "GET topics/*",
+            "GET topics/*/doctor",
+            "GET topics/*/events",
+            "GET topics/*/failures",
+            "GET topics/*/forecast",
+            "GET topics/*/groups/*/garbage/errors",
+            "GET topics/*/groups/*/keys",
+            "GET topics/*/history",
+            "GET topics/*/messages",
+            "GET workers",
+            "POST garbage/jobs/*/stop",
+            "POST jobs/*/run",
+            "POST topics/*/doctor/repair",
+            "POST topics/*/groups/*/drain",
+            "POST topics/*/groups/*/drop",
+            "POST topics/*/groups/*/garbage/jobs",
+            "POST topics/*/groups/*/garbage/purge",
+            "POST topics/*/groups/*/garbage/requeue",
+            "POST topics/*/groups/*/keep",
+            "POST topics/*/groups/*/pause",
+            "POST topics/*/groups/*/resume",
+            "POST topics/*/pause",
+            "POST topics/*/resume",
+        ],
+        "; this route belongs to a manager (`manager.listen`)",
+    ),
+];
 
 #[cfg(test)]
 mod tests {
@@ -335,22 +372,8 @@ mod tests {
         let (get, post) = (Method::GET, Method::POST);
         for (method, path, listener) in [
             (&post, "/v1/topics/t/messages", "producer.listen"),
-            (&post, "/v1/topics/t/messages:batch", "producer.listen"),
-            (
-                &Method::DELETE,
-                "/v1/topics/t/messages/a",
-                "producer.listen",
-            ),
-            (
-                &post,
-                "/v1/topics/t/messages/a/deliver-now",
-                "producer.listen",
-            ),
-            (&post, "/v1/topics/t/groups/g/pull", "gateway.listen"),
             (&post, "/v1/deliveries/x/ack", "gateway.listen"),
-            (&get, "/v1/stats", "manager.listen"),
             (&get, "/v1/topics/t/messages", "manager.listen"),
-            (&post, "/v1/topics/t/pause", "manager.listen"),
             (&get, "/v1/unknown", ""),
             // A manager itself refuses these.
             (&Method::DELETE, "/v1/stats", ""),
