@@ -122,9 +122,16 @@ impl Handler for KafkaSink {
     }
 }
 
+/// The setting of the longest reply of a broker, in bytes. By default, librdkafka reads up to 100 MB.
+const LONGEST_REPLY: (&str, &str) = ("receive.message.max.bytes", "4194304");
+
 fn create(settings: &KafkaSinkSettings, connections: &Connections) -> KafkaResult<Arc<Producer>> {
     let limit = settings.delivery_timeout.as_millis().to_string();
-    let producer: Producer = client(&settings.connection, "lisa-consumer")
+    let mut config = client(&settings.connection, "lisa-consumer");
+    if config.get(LONGEST_REPLY.0).is_none() {
+        config.set(LONGEST_REPLY.0, LONGEST_REPLY.1);
+    }
+    let producer: Producer = config
         .set("acks", "all")
         .set("enable.idempotence", "true")
         .set("message.timeout.ms", limit)
