@@ -134,7 +134,7 @@ impl<B: Value + PartialOrd, T: Bounded<B>> Limits<T> for Within<B> {
         match (&self.low, &self.high) {
             (Some(low), Some(high)) => Some(format!("{} to {}", plain(low), plain(high))),
             (Some(low), None) => Some(format!("at least {}", plain(low))),
-            (None, Some(high)) => Some(format!("up to {}", plain(high))),
+            (None, Some(high)) => Some(format!("at most {}", plain(high))),
             (None, None) => None,
         }
     }

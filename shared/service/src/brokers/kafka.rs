@@ -42,7 +42,7 @@ pub fn check_topic(topic: &str) -> Result<(), String> {
     }
     let topic = shorten(topic);
     Err(format!(
-        "{topic:?} is not a topic of Kafka: must be [a-zA-Z0-9._-]{{1,249}}"
+        "{topic:?} is not a topic of Kafka: must match [a-zA-Z0-9._-]{{1,249}}"
     ))
 }
 

@@ -94,7 +94,7 @@ fn source(mut row: Table<'_>, others: &[SourceConfig]) -> Option<SourceConfig> {
     );
     if let Some(name) = &name {
         if !is_name(name) {
-            row.reject("name", "must be [a-z0-9][a-z0-9_-]{0,30}");
+            row.reject("name", "must match [a-z0-9][a-z0-9_-]{0,30}");
         }
         if name.parse::<CallbackOutcome>().is_ok() {
             // The ids that it derives from a hash would be those of callbacks, which no sender may choose.

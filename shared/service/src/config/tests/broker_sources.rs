@@ -97,7 +97,11 @@ fn what_is_wrong_with_a_source_is_named() {
     let nats = "type = 'nats', url = 'nats://h'";
     let kafka = "type = 'kafka', brokers = ['h:1'], topic = 't'";
     for (rows, path, expected) in [
-        (row("In", amqp), "name", "must be [a-z0-9][a-z0-9_-]{0,30}"),
+        (
+            row("In", amqp),
+            "name",
+            "must match [a-z0-9][a-z0-9_-]{0,30}",
+        ),
         (
             row("success", amqp),
             "name",

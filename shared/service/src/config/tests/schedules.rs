@@ -134,7 +134,7 @@ fn each_mistake_in_a_schedule_is_named() {
         ("schedules.b.topic = \"my reports\"", ""),
         ("schedules.b.cron = \"0 3 * * *\"", "expected six fields"),
         ("schedules.b.time_zone = \"Berlin\"", "IANA"),
-        ("schedules.b.catch_up = \"366d\"", "must be up to 365d"),
+        ("schedules.b.catch_up = \"366d\"", "must be at most 365d"),
         ("schedules.b.payload = 7", "put it in quotes"),
         ("schedules.b.headers.\"a b\" = ", "header name"),
         ("schedules.b.headers.c = 1", "put it in quotes"),
