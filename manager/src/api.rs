@@ -90,7 +90,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
         .routes(routes!(garbage_jobs::list))
         .route_layer(from_fn_with_state(api.reads.clone(), Reads::bound))
         .route_layer(tokens.require(Scope::Read));
-    // They wait, so they have limits of their own, and each look is a read.
+    // Requests for events wait, so they have limits of their own. Each poll also counts as a read.
     let events = OpenApiRouter::new()
         .routes(routes!(events::list))
         .route_layer(from_fn_with_state(Reads::of_waits(), Reads::bound_waits))

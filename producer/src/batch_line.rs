@@ -187,7 +187,7 @@ impl Line<'_> {
 
     fn headers(&self, problems: &mut Vec<FieldProblem>) -> Headers {
         let mut headers = Headers::default();
-        // An error names the first headers that are too many, and no more are built.
+        // Each header above the limit gets its own error. Above twice the limit, one error replaces them, and no headers are built.
         let given = self.content("headers").map_or("{}", RawValue::get);
         let given = json::object(given.as_bytes(), 2 * MAX_HEADERS);
         let given: BTreeMap<String, String> = given.unwrap_or_else(|error| {
@@ -352,7 +352,10 @@ mod tests {
         let unknown = all(&|n| format!(r#""field{n}":0"#));
         let headers = all(&|n| format!(r#""{} {n}":"a""#, "x".repeat(300)));
         let too_many = refusal(&format!(r#"{{"payload":1,"headers":{{{headers}}}}}"#));
-        assert_eq!(too_many, "headers: more than 128 values");
+        assert_eq!(
+            too_many,
+            "headers: more than 128 values; a nested object counts as 16"
+        );
         for line in [
             format!(r#"{{"payload":1,{unknown}}}"#),
             format!(r#"{{"payload":1,"retry":{{{unknown}}}}}"#),

@@ -99,7 +99,7 @@ pub(crate) const KINDS: &[Kind] = kinds![
 /// The name of the phase at the end.
 pub(crate) const FLUSHALL: &str = "flushall";
 
-/// Damage that the doctor repairs: it makes a message due at once if nothing tells its due time any more.
+/// Damage that the doctor repairs: it makes a message due at once if its due time is no longer stored.
 const REPAIRED: [&str; 3] = ["delete-stream", "delete-group", "delete-consumer"];
 
 /// Returns whether the doctor repairs a disturbance of this kind.

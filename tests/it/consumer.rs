@@ -7,6 +7,7 @@ mod blocking;
 mod callbacks;
 mod ending;
 mod garbage;
+mod gateways;
 mod instances;
 mod large;
 mod later;

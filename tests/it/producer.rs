@@ -5,6 +5,7 @@ mod cli;
 mod durability;
 mod http;
 mod library;
+mod refusals;
 
 use lisa_core::broker::{Broker, Declare, TopicHandle};
 use lisa_core::redis::{Connection, ConnectionSettings};

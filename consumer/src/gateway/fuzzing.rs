@@ -23,7 +23,7 @@ pub fn batch(array: Bytes) -> Result<(), Problem> {
     batch::parse(array)
 }
 
-/// Parses the parameters of an action of SQS in each way that an action reads them. Returns the errors.
+/// Parses a body as the parameters of each SQS action. Returns the errors.
 pub fn sqs(body: &[u8]) -> Vec<String> {
     sqs::parse(body)
 }

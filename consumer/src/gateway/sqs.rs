@@ -322,7 +322,7 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, SqsError> {
     })
 }
 
-/// Reads parameters as those of each action. Returns the errors.
+/// Parses a body as the parameters of each action. Returns the errors.
 #[cfg(feature = "fuzzing")]
 pub(super) fn parse(body: &[u8]) -> Vec<String> {
     let results = [

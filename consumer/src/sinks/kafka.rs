@@ -122,7 +122,7 @@ impl Handler for KafkaSink {
     }
 }
 
-/// The setting of the longest reply of a broker, in bytes. By default, librdkafka reads up to 100 MB.
+/// The librdkafka setting for the largest reply of a broker, and its value in bytes. librdkafka's default is 100 MB.
 const LONGEST_REPLY: (&str, &str) = ("receive.message.max.bytes", "4194304");
 
 fn create(settings: &KafkaSinkSettings, connections: &Connections) -> KafkaResult<Arc<Producer>> {

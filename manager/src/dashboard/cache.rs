@@ -19,14 +19,15 @@ const RETRY: Duration = Duration::from_secs(2);
 /// The limits of the queries of all pages. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Queries {
-    /// Of single viewers.
+    /// The limits of queries of single viewers.
     own: Reads,
-    /// Of readings for all viewers, which limit themselves: they are not in the share of the one who comes first.
+    /// The slots of readings shared by all viewers. They limit themselves, so they do not count toward any viewer's share.
     of_all: Shares,
 }
 
 impl Queries {
-    /// Creates limits: `most` queries of viewers at a time, half of which are of one viewer, and as many readings for all.
+    /// Creates the limits: `most` concurrent queries of single viewers, at most half of them of one viewer, and `most` shared
+    /// readings.
     pub(super) fn new(most: usize) -> Self {
         Self {
             own: Reads::of_pages(most, WITHIN),
@@ -56,7 +57,7 @@ impl Queries {
         let until = Instant::now() + WITHIN;
         let mut slot = self.of_all.begin(Client::Unknown);
         let has_slot = slot.add(1, until).await;
-        has_slot.map_err(|_| "too many queries at the same time")?;
+        has_slot.map_err(|_| "too many concurrent queries")?;
         in_time(until, read).await
     }
 }

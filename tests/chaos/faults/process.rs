@@ -64,11 +64,11 @@ pub(super) async fn third_manager(world: &World, mut dice: Rng) -> Result<Hit, S
     })
 }
 
-/// Ends a process cleanly, lets it run for a while with a log that cannot be written, and starts it again.
+/// Restarts a process with a log that cannot be written to, and restarts it normally after a while.
 pub(super) async fn lose_log(world: &World, mut dice: Rng) -> Result<Hit, String> {
     let mut member = any(world, &mut dice).await;
     let (log, _reader) = match worker_topic(member.name) {
-        // Its handlers panic, and Rust's own report of a panic waits for its reader.
+        // Its handlers panic, and Rust's panic message would block on a pipe that nobody reads.
         Some(_) => lost_log::full(),
         None => lost_log::ALL[dice.usize(0..lost_log::ALL.len())](),
     };

@@ -47,7 +47,7 @@ impl Case<'_> {
         }
     }
 
-    /// Returns whether the doctor may have set a due time: one of the moment when it repaired the damage of a fault.
+    /// Returns true if the doctor may have set this due time: it lies within a fault whose damage the doctor repairs.
     fn is_repaired(&self, due: u64) -> bool {
         let mut disturbances = self.history.disturbances.iter();
         disturbances.any(|disturbance| {

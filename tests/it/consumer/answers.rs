@@ -1,7 +1,7 @@
 //! The memory of a gateway for answers that their clients do not read.
 
 use super::SOON;
-use super::pull::{Site, post};
+use super::gateways::{Site, post};
 use lisa_tests::eventually;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,6 +1,6 @@
 //! Webhooks that are completed later at a gateway, with the real programs.
 
-use super::pull::{Site, post};
+use super::gateways::{Site, post};
 use super::*;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};

@@ -1,144 +1,13 @@
 //! Pulls over HTTP, from the real programs: a manager with a producer, and two gateways.
 
+use super::gateways::{Site, post, pull, pull_one, route, waiting};
 use super::*;
 use lisa_tests::Api;
-use lisa_tests::http::Reply;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-
-/// The programs of a test, on a private server.
-pub(super) struct Site {
-    pub(super) server: Server,
-    _manager: Process,
-    pub(super) manager: Api,
-    pub(super) gateways: Vec<(Process, Api)>,
-    pub(super) more: String,
-}
-
-impl Site {
-    /// Starts the programs. `topics` and `more` are TOML, the latter for the gateways.
-    pub(super) async fn start(topics: &str, more: &str) -> Self {
-        let server = Server::start();
-        let port = lisa_tests::free_port();
-        let config = format!(
-            "redis.url = \"{}\"\nmanager.listen = \"127.0.0.1:{port}\"\n{topics}",
-            server.socket_url()
-        );
-        let manager = Binary::Manager.with(["run", "--with-producer"]);
-        let manager = manager.config(&config).start();
-        let api = Api::new(port);
-        ready(&api).await;
-        let mut site = Self {
-            server,
-            _manager: manager,
-            manager: api,
-            gateways: Vec::new(),
-            more: more.to_owned(),
-        };
-        for _ in 0..2 {
-            let gateway = site.gateway().await;
-            site.gateways.push(gateway);
-        }
-        site
-    }
-
-    pub(super) async fn gateway(&self) -> (Process, Api) {
-        let (port, other) = (lisa_tests::free_port(), lisa_tests::free_port());
-        let config = format!(
-            "redis.url = \"{}\"\nconsumer.listen = \"127.0.0.1:{other}\"\n\
-             consumer.gateway.listen = \"127.0.0.1:{port}\"\n{}",
-            self.server.socket_url(),
-            self.more
-        );
-        let process = Binary::Consumer.with(["run"]).config(&config);
-        let process = process.env("LISA_LOG", "trace").start();
-        let api = Api::new(port);
-        ready(&api).await;
-        (process, api)
-    }
-
-    pub(super) fn api(&self, gateway: usize) -> &Api {
-        &self.gateways[gateway].1
-    }
-
-    pub(super) async fn send(&self, topic: &str, headers: &[(&str, &str)], payload: &str) {
-        let sent = self.manager.send(topic, payload, headers).await;
-        sent.expect(202);
-    }
-
-    pub(super) async fn stats(&self, topic: &str) -> Value {
-        let stats = self.manager.get_json("/v1/stats").await;
-        let topics = stats["topics"].as_array().expect("topics").iter();
-        let mut found = topics.filter(|stats| stats["topic"] == topic);
-        found.next().expect("the topic").clone()
-    }
-
-    pub(super) async fn assert_drained(&self, topic: &str) {
-        eventually(SOON, async || match self.stats(topic).await {
-            stats if stats["counters"]["accepted"] == stats["counters"]["acked"] => Ok(()),
-            stats => Err(stats.to_string()),
-        })
-        .await;
-        assert_eq!(self.stats(topic).await["conservation_error"], 0);
-    }
-
-    pub(super) async fn redis<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
-        let mut cmd = cmd(command[0]);
-        cmd.arg(&command[1..]);
-        let mut connection = self.server.connection().await;
-        cmd.query_async(&mut connection).await.expect("a reply")
-    }
-}
-
-async fn ready(api: &Api) {
-    eventually(SOON, async || match api.try_get("/readyz").await {
-        Some(reply) if reply.status == 200 => Ok(()),
-        reply => Err(format!("{reply:?}")),
-    })
-    .await;
-}
-
-pub(super) async fn post(api: &Api, path: &str, body: Value) -> Reply {
-    api.call(Method::POST, path, &body).await
-}
-
-/// Pulls from the default group until there is a message.
-async fn pull(api: &Api, topic: &str, body: Value) -> Vec<Value> {
-    let path = format!("/v1/topics/{topic}/groups/default/pull");
-    let begun = Instant::now();
-    loop {
-        let reply = post(api, &path, body.clone()).await.expect(200).json();
-        match reply["deliveries"].as_array() {
-            Some(all) if !all.is_empty() => return all.clone(),
-            _ => assert!(begun.elapsed() < SOON, "nothing to pull"),
-        }
-    }
-}
-
-pub(super) async fn pull_one(api: &Api, topic: &str, lease: &str) -> Value {
-    let body = json!({"wait": "10s", "lease": lease});
-    pull(api, topic, body).await.remove(0)
-}
-
-/// Checks the number of pulls that wait at a gateway.
-pub(super) async fn waiting(api: &Api, count: u64) -> Result<(), u64> {
-    let metrics = api.get("/metrics").await.body;
-    let lines = metrics.lines();
-    let gauges = lines.filter(|line| line.starts_with("lisa_pulls_waiting{"));
-    let values = gauges.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
-    match values.sum() {
-        waiting if waiting == count => Ok(()),
-        waiting => Err(waiting),
-    }
-}
-
-pub(super) fn route(delivery: &Value, verb: &str) -> String {
-    let token = delivery["token"].as_str().expect("a token");
-    format!("/v1/deliveries/{token}/{verb}")
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_gateway_settles_what_another_handed_out() {
@@ -502,6 +371,35 @@ async fn order_pause_scope_and_bounds_hold_for_pulls() {
 }
 
 /// Workers pull from two gateways, one of which is killed again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_client_cannot_take_all_places_to_wait() {
+    // SHA-256 of "abc" and of "def".
+    let more = "consumer.gateway.max_waiting = 4\n\
+        [[auth.tokens]]\nname = \"one\"\nscopes = [\"receive\"]\n\
+        sha256 = \"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n\
+        [[auth.tokens]]\nname = \"other\"\nscopes = [\"receive\"]\n\
+        sha256 = \"cb8379ac2098aa165029e3938a51da0bcecfc008fd6795f401178647f96c5b34\"\n";
+    let site = Site::start("[topics.t]", more).await;
+    let path = "/v1/topics/t/groups/default/pull";
+    let [one, other] = ["abc", "def"].map(|token| site.api(0).clone().token(token));
+    let wait = |api: &Api| {
+        let api = api.clone();
+        tokio::spawn(async move { post(&api, path, json!({"wait": "30s"})).await })
+    };
+    let mut waits: Vec<_> = (0..3).map(|_| wait(&one)).collect();
+    eventually(SOON, async || waiting(site.api(0), 3).await).await;
+    post(&one, path, json!({"wait": "30s"})).await.expect(503);
+    waits.push(wait(&other));
+    eventually(SOON, async || waiting(site.api(0), 4).await).await;
+    for n in 0..4 {
+        site.send("t", &[], &n.to_string()).await;
+    }
+    for wait in waits {
+        let pulled = wait.await.unwrap().expect(200).json();
+        assert_eq!(pulled["deliveries"].as_array().map(Vec::len), Some(1));
+    }
+}
+
 async fn all_are_acknowledged(count: usize, kills: usize) {
     let topics = "[topics.t]\nretry = { base = \"1ms\" }\nlease = \"2s\"";
     let mut site = Site::start(topics, "").await;

@@ -1,6 +1,6 @@
 //! Pulls in development mode, from topics that do not exist yet.
 
-use super::pull::post;
+use super::gateways::post;
 use super::*;
 use lisa_tests::Api;
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! Pulls while Redis does not answer.
 
-use super::pull::{Site, post, pull_one, route};
+use super::gateways::{Site, post, pull_one, route};
 use super::*;
 use serde_json::json;
 

@@ -1,6 +1,6 @@
 //! The ordering keys of pulled messages.
 
-use super::pull::{Site, post, pull_one};
+use super::gateways::{Site, post, pull_one};
 use lisa_tests::Api;
 use reqwest::Method;
 use serde_json::{Value, json};

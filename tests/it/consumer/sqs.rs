@@ -5,7 +5,7 @@ mod queues;
 mod shapes;
 mod signed;
 
-use super::pull::{Site, pull_one, waiting};
+use super::gateways::{Site, pull_one, waiting};
 use super::*;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

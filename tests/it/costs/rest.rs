@@ -37,7 +37,7 @@ async fn at_rest(ledger: &Ledger, most: f64) -> f64 {
         }
         rates.push(rate);
     }
-    panic!("at most {most} requests a second, and there were {rates:?}");
+    panic!("expected at most {most} requests a second, measured {rates:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -124,7 +124,7 @@ impl<'a> Sent<'a> {
 
 #[cfg(feature = "fuzzing")]
 impl Message {
-    /// Checks a message that nobody sends.
+    /// Checks a message without sending it.
     pub(super) fn parse(self) -> Result<(), SqsError> {
         let (trace, now) = (None, UnixMs::new(0));
         self.check(true, &Sender { trace, now }).map(drop)
@@ -133,7 +133,7 @@ impl Message {
 
 #[cfg(feature = "fuzzing")]
 impl SendBatch {
-    /// Checks messages that nobody sends.
+    /// Checks messages without sending them.
     pub(super) fn parse(self) -> Result<(), SqsError> {
         check_ids(self.entries.iter().map(|entry| entry.id.as_str()))?;
         self.entries.into_iter().try_for_each(Message::parse)

@@ -396,7 +396,7 @@ export class Delivery {
   /** True once its worker knows that the lease was lost. */
   isLost = false;
   readonly #lisa: Lisa;
-  /** Only if it is needed: most handlers are shorter than the time that it takes to create one. */
+  /** Created on first use, because creating one for each message costs too much. */
   #lost: AbortController | undefined;
 
   constructor(lisa: Lisa, body: Body) {

@@ -1,4 +1,4 @@
-/** Sends a request once: by `fetch`, or in Node by its own HTTP client, which takes half the processor time. */
+/** Sends a request once: with `fetch`, or in Node with its own HTTP client, which takes half the CPU time. */
 
 /** A request as it is sent. */
 export interface Sending {
@@ -106,7 +106,7 @@ function byNode(http: NodeHttp, https: NodeHttp): Transport {
     new Promise((resolve, reject) => {
       const [module, agent] = url.startsWith("https:") ? [https, agents.https] : [http, agents.http];
       const fail = (error: unknown) => reject(signal.aborted ? signal.reason : error);
-      // With a body that is a text, Node would encode the headers like it, in UTF-8.
+      // If the body were a string, Node would also encode the headers as UTF-8.
       const bytes = body === null ? undefined : new TextEncoder().encode(body);
       const length = bytes ? { "content-length": bytes.length } : {};
       const request = module.request(url, { method, headers: { ...headers, ...length }, agent, signal }, (response) => {
@@ -134,7 +134,7 @@ interface Process {
 
 function findNode(): Transport | undefined {
   const { versions = {}, getBuiltinModule } = (globalThis as { process?: Process }).process ?? {};
-  // Others imitate Node, and their `fetch` is faster.
+  // Bun and Deno imitate Node, but their `fetch` is faster.
   if (!getBuiltinModule || !versions.node || versions.bun || versions.deno) return undefined;
   const [http, https] = [getBuiltinModule("node:http"), getBuiltinModule("node:https")];
   return http && https ? byNode(http, https) : undefined;

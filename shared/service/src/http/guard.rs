@@ -286,7 +286,7 @@ const ROUTES: [(&[&str], &str); 3] = [
             "POST topics/*/messages/*/deliver-now",
             "POST topics/*/messages:batch",
         ],
-        "; sends and changes of messages go to a producer (`producer.listen`)",
+        "; sends, lookups and changes of messages go to a producer (`producer.listen`)",
     ),
     (
         &[

@@ -16,7 +16,7 @@ pub const FEW: usize = 4096;
 /// The number of values that an object counts as, by its memory.
 const OF_OBJECT: usize = 16;
 
-/// Some programs write it before UTF-8 text, as PowerShell and Excel do. JSON has none.
+/// The UTF-8 byte order mark, which programs such as PowerShell and Excel write before text. JSON does not allow it.
 pub(super) const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Parses a JSON object of at most `max_values` values. Each object within it counts as 16. A byte order mark before it is
@@ -31,7 +31,9 @@ pub fn object<'a, T: Deserialize<'a>>(json: &'a [u8], max_values: usize) -> Resu
         return Err(Error::custom("expected a JSON object"));
     }
     if exceeds(json, max_values) {
-        return Err(Error::custom(format!("more than {max_values} values")));
+        return Err(Error::custom(format!(
+            "more than {max_values} values; a nested object counts as {OF_OBJECT}"
+        )));
     }
     serde_json::from_slice(json)
 }
@@ -127,13 +129,23 @@ mod tests {
             let parse = |most| object::<Map<String, Value>>(json.as_bytes(), most);
             assert!(parse(values).is_ok(), "{json}");
             let error = parse(values - 1).unwrap_err().to_string();
-            assert_eq!(error, format!("more than {} values", values - 1), "{json}");
+            assert_eq!(
+                error,
+                format!(
+                    "more than {} values; a nested object counts as 16",
+                    values - 1
+                ),
+                "{json}"
+            );
         }
         let marked: Map<String, Value> = object("\u{feff}{}".as_bytes(), FEW).unwrap();
         assert!(marked.is_empty());
         let zeros = format!("{{\"a\": [{}", "0,".repeat(1_000_000));
         let error = object::<Value>(zeros.as_bytes(), FEW).unwrap_err();
-        assert_eq!(error.to_string(), "more than 4096 values");
+        assert_eq!(
+            error.to_string(),
+            "more than 4096 values; a nested object counts as 16"
+        );
     }
 
     #[test]

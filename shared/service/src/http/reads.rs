@@ -73,7 +73,7 @@ impl Reads {
         Self::new(CONCURRENT_STATISTICS, SHARE_OF_STATISTICS, READ_WITHIN)
     }
 
-    /// Creates the limits of pages, each of which answers `within` that time with what it has. One viewer can take half of the
+    /// Creates the limits of the queries of pages. A query waits at most `within` for a slot. One viewer can take half of the
     /// `most` slots.
     #[must_use]
     pub fn of_pages(most: usize, within: Duration) -> Self {
