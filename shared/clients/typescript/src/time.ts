@@ -37,10 +37,16 @@ export async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
 /** Waits for a result. Throws the reason of the signal once that is aborted. */
 export async function within<T>(signal: AbortSignal, result: Promise<T>): Promise<T> {
   signal.throwIfAborted();
-  return new Promise((resolve, reject) => {
-    signal.addEventListener("abort", () => reject(signal.reason));
-    result.then(resolve, reject);
+  let stop = () => {};
+  const stopped = new Promise<never>((_, reject) => {
+    stop = () => reject(signal.reason);
+    signal.addEventListener("abort", stop);
   });
+  try {
+    return await Promise.race([result, stopped]);
+  } finally {
+    signal.removeEventListener("abort", stop);
+  }
 }
 
 /** Waits before the next try: exponential with jitter, and not less than the server asks for, up to a minute. */

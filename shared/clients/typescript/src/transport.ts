@@ -35,22 +35,22 @@ function byFetch(send: typeof fetch): Transport {
 /** Reads the body of a response, up to a limit. */
 async function read(response: Response, limit: number): Promise<Uint8Array> {
   const reader = response.body?.getReader();
-  const chunks = new Chunks(limit);
+  const buffer = new Buffer(limit);
   while (reader) {
     const { done, value } = await reader.read();
     if (done) break;
-    if (!chunks.add(value)) {
+    if (!buffer.add(value)) {
       await reader.cancel();
-      throw chunks.error();
+      throw buffer.error();
     }
   }
-  return chunks.all();
+  return buffer.bytes();
 }
 
-/** The parts of a body. */
-class Chunks {
+/** The part of a body that has arrived. Parts of a few bytes take no more memory than large ones. */
+class Buffer {
   readonly #limit: number;
-  readonly #chunks: Uint8Array[] = [];
+  #bytes = new Uint8Array(0);
   #size = 0;
 
   constructor(limit: number) {
@@ -58,25 +58,25 @@ class Chunks {
   }
 
   /** Adds a part. Returns false if the body is too long. */
-  add(chunk: Uint8Array): boolean {
-    this.#size += chunk.length;
-    this.#chunks.push(chunk);
-    return this.#size <= this.#limit;
+  add(part: Uint8Array): boolean {
+    const size = this.#size + part.length;
+    if (size > this.#limit) return false;
+    if (size > this.#bytes.length) {
+      const larger = new Uint8Array(Math.max(size, 2 * this.#bytes.length));
+      larger.set(this.#bytes.subarray(0, this.#size));
+      this.#bytes = larger;
+    }
+    this.#bytes.set(part, this.#size);
+    this.#size = size;
+    return true;
   }
 
   error(): RangeError {
     return new RangeError(`it is longer than ${this.#limit} bytes`);
   }
 
-  all(): Uint8Array {
-    if (this.#chunks.length === 1) return this.#chunks[0]!;
-    const all = new Uint8Array(this.#size);
-    let at = 0;
-    for (const chunk of this.#chunks) {
-      all.set(chunk, at);
-      at += chunk.length;
-    }
-    return all;
+  bytes(): Uint8Array {
+    return this.#bytes.subarray(0, this.#size);
   }
 }
 
@@ -86,7 +86,7 @@ interface NodeHttp {
   request(url: string, options: object, answer: (response: NodeResponse) => void): NodeStream & { end(body?: Uint8Array): void };
 }
 interface NodeStream {
-  on(event: "data", then: (chunk: Uint8Array) => void): void;
+  on(event: "data", then: (part: Uint8Array) => void): void;
   on(event: "error", then: (error: unknown) => void): void;
   on(event: "end" | "close", then: () => void): void;
   destroy(): void;
@@ -110,32 +110,35 @@ function byNode(http: NodeHttp, https: NodeHttp): Transport {
       const bytes = body === null ? undefined : new TextEncoder().encode(body);
       const length = bytes ? { "content-length": bytes.length } : {};
       const request = module.request(url, { method, headers: { ...headers, ...length }, agent, signal }, (response) => {
-        const chunks = new Chunks(limit);
-        response.on("data", (chunk) => {
-          if (chunks.add(chunk)) return;
-          reject(chunks.error());
+        const buffer = new Buffer(limit);
+        response.on("data", (part) => {
+          if (buffer.add(part)) return;
+          reject(buffer.error());
           request.destroy();
         });
         response.on("end", () => {
           const header = (name: string) => [response.headers[name] ?? null].flat()[0]!;
-          resolve({ status: response.statusCode, header, body: chunks.all() });
+          resolve({ status: response.statusCode, header, body: buffer.bytes() });
         });
         response.on("error", fail);
       });
       request.on("error", fail);
+      // If the other side switches to another protocol, nothing else tells of the end.
+      request.on("close", () => fail(new Error("the connection was closed")));
       request.end(bytes);
     });
 }
 
 interface Process {
+  release?: { name?: string };
   versions?: Record<string, string>;
   getBuiltinModule?: (name: string) => NodeHttp | undefined;
 }
 
 function findNode(): Transport | undefined {
-  const { versions = {}, getBuiltinModule } = (globalThis as { process?: Process }).process ?? {};
-  // Bun and Deno imitate Node, but their `fetch` is faster.
-  if (!getBuiltinModule || !versions.node || versions.bun || versions.deno) return undefined;
+  const { release, versions = {}, getBuiltinModule } = (globalThis as { process?: Process }).process ?? {};
+  // Bun, Deno and Workers imitate Node, but their `fetch` is faster or more complete.
+  if (!getBuiltinModule || release?.name !== "node" || versions.bun || versions.deno) return undefined;
   const [http, https] = [getBuiltinModule("node:http"), getBuiltinModule("node:https")];
   return http && https ? byNode(http, https) : undefined;
 }

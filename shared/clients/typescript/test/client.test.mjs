@@ -6,7 +6,7 @@ import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { createServer } from "node:http";
 import { test } from "node:test";
-import { InvalidSignature, Lisa, Problem, verifyWebhook } from "lisa-relay";
+import { InvalidSignature, Lisa, Problem, TransportError, verifyWebhook } from "lisa-relay";
 import { serve } from "./faults.mjs";
 
 const { LISA_URL: url, LISA_URL_WITH_TOKENS: guarded, LISA_TOKEN: token, LISA_HOOK_PORT: port, LISA_HOOK_SECRET: secret, LISA_README: readme } = process.env;
@@ -126,6 +126,16 @@ test("the example of the README runs as it is", async () => {
     console.log = log;
   }
   assert.deepEqual(lines, [["waiting", true, { order: 7 }]]);
+});
+
+test("an answer that switches to another protocol is an error at once", async () => {
+  const answer = (_, response) => void response.socket.end("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n");
+  await serve(answer, async (fake) => {
+    for (const options of [{}, { fetch }]) {
+      const call = new Lisa(fake, { tries: 1, timeout: 60_000, ...options }).get("t", "a");
+      await assert.rejects(call, TransportError);
+    }
+  });
 });
 
 test("a negative duration is thrown", async () => {
