@@ -39,7 +39,7 @@ use lisa_service::http::{Problem, ProblemCode, Reads};
 use lisa_service::metrics::{DeliveryMetrics, Metrics};
 use lisa_service::report;
 use lisa_service::shutdown::Shutdown;
-use lisa_service::supervise::{Heartbeat, Policy, Supervisor};
+use lisa_service::supervise::{Heartbeat, Policy, Supervisor, contain};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -365,6 +365,15 @@ impl Gateway {
         Ok(seat)
     }
 
+    /// Runs a task, which the end of the gateway awaits. A panic ends only this task, and is counted.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let metrics = self.process().metrics.clone();
+        self.shared.tasks.spawn(async move {
+            // The panic hook logs it.
+            let _ = contain("gateway", metrics.as_ref(), task).await;
+        });
+    }
+
     /// Settles deliveries in the background.
     fn settle_later(
         &self,
@@ -376,7 +385,8 @@ impl Gateway {
         let settle = handed::settle(self.clone(), group.clone(), topic, shard, settlements);
         // After the end of the runtime, the deliveries come again after their lease.
         if let Ok(runtime) = Handle::try_current() {
-            self.shared.tasks.spawn_on(settle, &runtime);
+            let _enter = runtime.enter();
+            self.spawn(settle);
         }
     }
 
@@ -397,10 +407,6 @@ impl Gateway {
 
     fn shutdown(&self) -> &Shutdown {
         &self.shared.shutdown
-    }
-
-    fn tasks(&self) -> &TaskTracker {
-        &self.shared.tasks
     }
 
     /// Begins the share of the current client in the memory for answers.

@@ -137,7 +137,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Line<'a> {
                             if length > MAX_OPTIONS {
                                 return Err(refuse(&"more than 64 KiB of options up to field"));
                             }
-                            let value = serde_json::from_str(raw.get());
+                            let value = json::value(raw.get().as_bytes(), json::FEW);
                             let value =
                                 value.map_err(|error| refuse(&format_args!("{error} of field")))?;
                             line.options.insert(name.to_string(), value).is_none()

@@ -26,9 +26,7 @@ pub(super) fn start(
 ) {
     for shard in shards {
         if let Some(entry) = group.polls.begin_reading(shard) {
-            let (gateway, group) = (gateway.clone(), group.clone());
-            let tasks = gateway.tasks().clone();
-            tasks.spawn(run(gateway, group, shard, entry));
+            gateway.spawn(run(gateway.clone(), group.clone(), shard, entry));
         }
     }
 }

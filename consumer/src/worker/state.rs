@@ -4,7 +4,6 @@ use crate::process::Process;
 use crate::subscription::Subscription;
 use crate::worker::lease::{Lease, Leases};
 use crate::worker::payload_limits::Sizes;
-use futures_util::FutureExt;
 use lisa_core::broker::{LatenessCounts, Settlement, TopicHandle, Verdict};
 use lisa_core::message::MessageId;
 use lisa_core::outage::Outage;
@@ -12,8 +11,7 @@ use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::Shard;
 use lisa_service::metrics::DeliveryMetrics;
 use lisa_service::shutdown::Shutdown;
-use lisa_service::supervise::{Part, panic_text};
-use std::panic::AssertUnwindSafe;
+use lisa_service::supervise::{Part, contain};
 use std::sync::Arc;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -123,11 +121,9 @@ impl SettleQueue {
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let worker = self.worker.clone();
         self.deliveries.spawn(async move {
-            if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
-                if let Some(metrics) = &worker.process.metrics {
-                    metrics.panicked("delivery");
-                }
-                let (topic, reason) = (worker.topic(), panic_text(panic.as_ref()));
+            let metrics = worker.process.metrics.as_ref();
+            if let Err(reason) = contain("delivery", metrics, task).await {
+                let topic = worker.topic();
                 tracing::error!(topic = %topic.name(), shard = %worker.shard, %reason, "a task of deliveries panicked");
             }
         });

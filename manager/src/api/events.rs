@@ -5,7 +5,6 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, State as With};
 use lisa_core::broker::{EventCursor, TailOptions, TailStart};
-use lisa_service::http::share::Client;
 use lisa_service::http::{Problem, ends_with_client};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
@@ -73,10 +72,8 @@ pub(super) async fn list(
         if options.streams(&topic) * SHORTEST > MAX_CURSOR {
             return Err(too_many_streams());
         }
-        let slot = api.reads.begin(Client::current()).await?;
-        let read = api.broker.events(&topic, &options, cursor).await;
-        drop(slot);
-        let (events, next) = read.map_err(problem)?;
+        let read = api.broker.events(&topic, &options, cursor);
+        let (events, next) = api.reads.run(read).await?.map_err(problem)?;
         let text = next.to_string();
         if text.len() > MAX_CURSOR {
             return Err(too_many_streams());

@@ -43,10 +43,14 @@ impl Queries {
         &self,
         read: impl Future<Output = Result<T, E>>,
     ) -> Result<T, String> {
-        let until = Instant::now() + WITHIN;
+        let begun = Instant::now();
         let slot = self.own.begin(Client::current()).await;
         let _slot = slot.map_err(|problem| problem.detail().to_owned())?;
-        in_time(until, read).await
+        let waited = begun.elapsed();
+        in_time(begun + WITHIN, read).await.map_err(|error| {
+            let is_late = error == LATE && waited > WITHIN / 2;
+            if is_late { BUSY.to_owned() } else { error }
+        })
     }
 
     /// Runs a read for all viewers in a slot and in time.
@@ -68,9 +72,12 @@ async fn in_time<T, E: std::fmt::Display>(
 ) -> Result<T, String> {
     match timeout_at(until, read).await {
         Ok(read) => read.map_err(|error| error.to_string()),
-        Err(_) => Err("Redis did not answer in time".to_owned()),
+        Err(_) => Err(LATE.to_owned()),
     }
 }
+
+const LATE: &str = "Redis did not answer in time";
+const BUSY: &str = "the queries of this viewer take too much time; reload later";
 
 /// A value that was read, maybe a while ago.
 #[derive(Clone, Debug)]

@@ -376,7 +376,7 @@ impl Metrics {
             panics: counters(
                 lisa,
                 "panics",
-                "Number of panics, by task; each ended only one loop, job, connection or request",
+                "Number of panics, by task; each ended only one loop, job, connection, request or task",
             ),
             schedule_fires: counters(
                 lisa,
@@ -541,7 +541,7 @@ impl Metrics {
         last.set(signed(at.get() / 1000));
     }
 
-    /// Counts one panic; `task` is a task in `/healthz`, the kind of a loop, a job, `connection` or `request`.
+    /// Counts one panic; `task` is a task in `/healthz`, the kind of a loop, a job, `connection`, `request`, `delivery` or `gateway`.
     pub fn panicked(&self, task: &str) {
         self.families.panics.get_or_create(&Task::new(task)).inc();
     }

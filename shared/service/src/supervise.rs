@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use lisa_core::sync::Mutex;
 use serde::Serialize;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
@@ -486,6 +487,26 @@ pub fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("panicked: {}", text.unwrap_or("no message"))
+}
+
+/// Runs a task that no supervisor restarts. A panic ends only this task, and is counted as one of `name`.
+///
+/// # Errors
+/// The message of the panic.
+pub async fn contain(
+    name: &str,
+    metrics: Option<&Metrics>,
+    task: impl Future<Output = ()>,
+) -> Result<(), String> {
+    AssertUnwindSafe(task)
+        .catch_unwind()
+        .await
+        .map_err(|panic| {
+            if let Some(metrics) = metrics {
+                metrics.panicked(name);
+            }
+            panic_text(panic.as_ref())
+        })
 }
 
 fn millis(duration: Duration) -> u64 {

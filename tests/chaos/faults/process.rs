@@ -76,6 +76,8 @@ pub(super) async fn lose_log(world: &World, mut dice: Rng) -> Result<Hit, String
     member.start_with(|launch| launch.log_to(log));
     let lasts = between(&mut dice, 2000, 6000);
     sleep(lasts).await;
+    // It may have ended by itself.
+    member.look().await;
     member.terminate().await;
     member.start();
     Ok(hit(&member, format!("without a log for {lasts:?}")))

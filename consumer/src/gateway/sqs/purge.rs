@@ -100,8 +100,8 @@ impl Running {
         let action = Action::of_sqs_client(broker, call.token.as_deref(), verb.as_str());
         let action = action.topic(topic).group(&self.service.options.group);
         let (end, ended) = oneshot::channel();
-        let tasks = self.service.gateway.tasks().clone();
-        tasks.spawn(async move {
+        let gateway = self.service.gateway.clone();
+        gateway.spawn(async move {
             let (verb, topic) = &self.operation;
             let draining = self.service.gateway.shutdown().draining();
             let work = async {

@@ -30,6 +30,14 @@ pub fn object<'a, T: Deserialize<'a>>(json: &'a [u8], max_values: usize) -> Resu
     if first != Some(&b'{') {
         return Err(Error::custom("expected a JSON object"));
     }
+    value(json, max_values)
+}
+
+/// Parses any JSON of at most `max_values` values, counted as by [`object`].
+///
+/// # Errors
+/// The bytes are not JSON of this type, or it has too many values.
+pub fn value<'a, T: Deserialize<'a>>(json: &'a [u8], max_values: usize) -> Result<T, Error> {
     if exceeds(json, max_values) {
         return Err(Error::custom(format!(
             "more than {max_values} values; a nested object counts as {OF_OBJECT}"

@@ -109,6 +109,16 @@ impl Reads {
         }
     }
 
+    /// Runs a read of the current client in a slot and in time.
+    ///
+    /// # Errors
+    /// The problem `unavailable`: there was no slot in time, or no answer.
+    pub async fn run<T>(&self, read: impl Future<Output = T>) -> Result<T, Problem> {
+        let slot = self.begin(Client::current()).await?;
+        let read = timeout_at(slot.began + self.within, read).await;
+        read.map_err(|_| Problem::new(ProblemCode::Unavailable, LATE))
+    }
+
     /// Begins a read of this client. Waits for a slot, and until the client has rested.
     ///
     /// # Errors
@@ -234,9 +244,11 @@ async fn answer_within(until: Instant, request: Request, next: Next) -> Response
             unavailable("Redis did not answer")
         }
         Ok(response) => response,
-        Err(_) => unavailable("Redis did not answer in time"),
+        Err(_) => unavailable(LATE),
     }
 }
+
+const LATE: &str = "Redis did not answer in time";
 
 fn unavailable(detail: &str) -> Response {
     Problem::new(ProblemCode::Unavailable, detail).into_response()

@@ -219,3 +219,16 @@ async fn a_part_that_panics_is_restarted_alone_and_shows_until_it_runs_on() {
     shutdown.begin();
     supervisor.join().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_contained_panic_is_counted_and_ends_nothing_else() {
+    let metrics = Metrics::new(Default::default(), "0", "manager");
+    let panics = contain("side", Some(&metrics), async { panic!("boom") });
+    assert_eq!(panics.await, Err("panicked: boom".to_owned()));
+    assert_eq!(contain("side", Some(&metrics), async {}).await, Ok(()));
+    let text = metrics.encode();
+    assert!(
+        text.contains(r#"lisa_panics_total{task="side"} 1"#),
+        "{text}"
+    );
+}
