@@ -374,10 +374,21 @@ mod tests {
             r#"{{"payload":1,"id":[{0}0],"key":[{0}0]}}"#,
             &many[..many.len() / 2]
         );
-        for (line, field) in [(one, "id"), (two, "key")] {
-            let expected = format!("more than 64 KiB of options up to field `{field}`");
-            assert!(refusal(&line).contains(&expected), "{field}");
+        for (line, expected) in [
+            (one, "more than 64 KiB of options up to field `id`"),
+            (
+                two,
+                "more than 4096 values; a nested object counts as 16 of field `id`",
+            ),
+        ] {
+            let refusal = refusal(&line);
+            assert!(refusal.contains(expected), "{refusal}");
         }
+        let texts = format!(
+            r#"{{"payload":1,"id":"{0}","key":"{0}"}}"#,
+            &many[1..many.len() / 2]
+        );
+        assert!(refusal(&texts).contains("more than 64 KiB of options up to field `key`"));
         let payload = format!(r#"{{"payload":[{many}0]}}"#);
         assert!(parse(payload.as_bytes(), || None).is_ok());
         let number = refusal(r#"{"payload":1,"priority":1e400}"#);
