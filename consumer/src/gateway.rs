@@ -384,8 +384,7 @@ impl Gateway {
     ) {
         let settle = handed::settle(self.clone(), group.clone(), topic, shard, settlements);
         // After the end of the runtime, the deliveries come again after their lease.
-        if let Ok(runtime) = Handle::try_current() {
-            let _enter = runtime.enter();
+        if Handle::try_current().is_ok() {
             self.spawn(settle);
         }
     }

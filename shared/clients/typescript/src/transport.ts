@@ -35,20 +35,20 @@ function byFetch(send: typeof fetch): Transport {
 /** Reads the body of a response, up to a limit. */
 async function read(response: Response, limit: number): Promise<Uint8Array> {
   const reader = response.body?.getReader();
-  const buffer = new Buffer(limit);
+  const arrived = new Arrived(limit);
   while (reader) {
     const { done, value } = await reader.read();
     if (done) break;
-    if (!buffer.add(value)) {
+    if (!arrived.add(value)) {
       await reader.cancel();
-      throw buffer.error();
+      throw arrived.error();
     }
   }
-  return buffer.bytes();
+  return arrived.bytes();
 }
 
 /** The part of a body that has arrived. Parts of a few bytes take no more memory than large ones. */
-class Buffer {
+class Arrived {
   readonly #limit: number;
   #bytes = new Uint8Array(0);
   #size = 0;
@@ -110,15 +110,15 @@ function byNode(http: NodeHttp, https: NodeHttp): Transport {
       const bytes = body === null ? undefined : new TextEncoder().encode(body);
       const length = bytes ? { "content-length": bytes.length } : {};
       const request = module.request(url, { method, headers: { ...headers, ...length }, agent, signal }, (response) => {
-        const buffer = new Buffer(limit);
+        const arrived = new Arrived(limit);
         response.on("data", (part) => {
-          if (buffer.add(part)) return;
-          reject(buffer.error());
+          if (arrived.add(part)) return;
+          reject(arrived.error());
           request.destroy();
         });
         response.on("end", () => {
           const header = (name: string) => [response.headers[name] ?? null].flat()[0]!;
-          resolve({ status: response.statusCode, header, body: buffer.bytes() });
+          resolve({ status: response.statusCode, header, body: arrived.bytes() });
         });
         response.on("error", fail);
       });
