@@ -25,7 +25,7 @@ remember() {
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
 }
-# Installs a Debian package without its recommendations, and stops its own service: only the programs are wanted.
+# Installs a Debian package without its recommendations, and stops its own service, if it has one: only the programs are wanted.
 debian() {
   need apt-get
   as_root apt-get update -qq
@@ -74,6 +74,20 @@ python)
     "$folder/$name/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "$client"
     remember "${pins[@]}"
   fi
+  ;;
+java)
+  command -v javac >/dev/null || debian default-jdk-headless
+  client=$here/../../../shared/clients/java
+  pins=("$here/$name/Peer.java" "$client"/src/main/java/lisa/relay/*.java)
+  if ! current "${pins[@]}"; then
+    "$client/build.sh" "$folder/$name"
+    javac -cp "$folder/$name/lisa-relay.jar" -d "$folder/$name/classes" "$here/$name/Peer.java"
+    remember "${pins[@]}"
+  fi
+  ;;
+go)
+  command -v go >/dev/null || debian golang-go
+  (cd "$here/$name" && GOFLAGS=-mod=mod GOTOOLCHAIN=local go build -o "$folder/$name/peer" .)
   ;;
 streaq | arq | celery)
   need python3

@@ -35,7 +35,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// All, Lisa first.
-pub(crate) const PEERS: [Peer; 13] = [
+pub(crate) const PEERS: [Peer; 15] = [
     Peer {
         name: "lisa",
         title: "Lisa",
@@ -71,6 +71,30 @@ pub(crate) const PEERS: [Peer; 13] = [
         workers: &[1],
         least_delay: MS,
         runtime: Some("Python"),
+    },
+    Peer {
+        name: "java",
+        title: "Lisa from Java",
+        settings: "Java, `lisa.relay.Lisa`, the JVM's defaults, over HTTP; the rest as from Python, but single: `send` of 50 threads",
+        cannot: "",
+        bulk: 50_000,
+        single: 40_000,
+        drain: 50_000,
+        workers: &[1],
+        least_delay: MS,
+        runtime: Some("Java"),
+    },
+    Peer {
+        name: "go",
+        title: "Lisa from Go",
+        settings: "Go, `lisarelay`, over HTTP; the rest as from Python, but single: `Send` of 50 goroutines",
+        cannot: "",
+        bulk: 50_000,
+        single: 40_000,
+        drain: 50_000,
+        workers: &[1],
+        least_delay: MS,
+        runtime: Some("Go"),
     },
     Peer {
         name: "bullmq",
@@ -202,9 +226,14 @@ impl Peer {
             "rabbitmq" => Store::rabbitmq(),
             "nats" => Store::nats(),
             "pgboss" => Store::postgres(),
-            "typescript" | "python" => Store::lisa(),
+            _ if self.is_client() => Store::lisa(),
             _ => Store::redis(),
         }
+    }
+
+    /// Returns true if it is a client of Lisa's HTTP interface.
+    pub(crate) fn is_client(&self) -> bool {
+        matches!(self.name, "typescript" | "python" | "java" | "go")
     }
 
     /// Its folder, here and where it is installed.
@@ -271,7 +300,7 @@ fn postgres_version() -> String {
 }
 
 /// The first version in a text.
-fn number_in(text: &str) -> String {
+pub(crate) fn number_in(text: &str) -> String {
     let start = text.trim_start_matches(|c: char| !c.is_ascii_digit());
     let end = start.find(|c: char| c != '.' && !c.is_ascii_digit());
     start[..end.unwrap_or(start.len())].to_owned()
@@ -338,6 +367,15 @@ impl Install {
                 }
                 apalis
             }
+            "java" => {
+                let mut java = Command::new("java");
+                let classes = ["lisa-relay.jar", "classes"].map(|part| folder.join(part));
+                java.arg("-cp")
+                    .arg(std::env::join_paths(classes).expect("paths"));
+                java.arg("Peer");
+                java
+            }
+            "go" => Command::new(folder.join("peer")),
             "streaq" | "arq" | "celery" | "python" => {
                 let mut python = Command::new(folder.join("venv/bin/python"));
                 python.env("PYTHONPATH", &self.sources);

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::measure::{LATENESS_DELAY, RATE, Speed};
-use crate::peers::said;
+use crate::peers::{number_in, said};
 use crate::report::{Plot, Reach, Report, Section, number};
 use crate::{Found, HANDLERS, machine, plot, protocol};
 
@@ -15,22 +15,45 @@ const DRAINS: [(&str, (f64, f64)); 3] = [
     ("apalis-leases", (8.0, 10.0)),
     ("beanstalkd", (2.0, 2.5)),
 ];
-/// The targets of our clients, relative to the fastest of their runtime, for each of `FIGURES`: the minimum and the aim.
-const CLIENTS: [(&str, [(f64, f64); 3]); 2] = [
-    ("typescript", [(1.5, 3.0), (1.2, 1.8), (2.0, 3.0)]),
-    ("python", [(2.0, 4.0), (8.0, 12.0), (12.0, 20.0)]),
+/// A target: what is measured, the minimum and the aim.
+type Goal = (Figure, (f64, f64));
+/// The targets of our clients, relative to the fastest other client of their runtime, or to that for TypeScript if there is no
+/// other.
+const CLIENTS: [(&str, &[Goal]); 4] = [
+    (
+        "typescript",
+        &[
+            (Figure::Single, (1.5, 3.0)),
+            (Figure::Drain(0), (1.2, 1.8)),
+            (Figure::Drain(1), (2.0, 3.0)),
+        ],
+    ),
+    (
+        "python",
+        &[
+            (Figure::Single, (2.0, 4.0)),
+            (Figure::Drain(0), (8.0, 12.0)),
+            (Figure::Drain(1), (12.0, 20.0)),
+        ],
+    ),
+    ("java", &[(Figure::Drain(1), (1.0, 1.5))]),
+    ("go", &[(Figure::Drain(1), (1.0, 1.5))]),
 ];
-const FIGURES: [Figure; 3] = [Figure::Single, Figure::Drain(0), Figure::Drain(1)];
 const NONE: &str = "–";
 
 /// Makes the report of a run.
 pub(crate) fn report(command: &str, all: &[Found], rounds: usize) -> Report {
     let mut report = Report::new("Lisa beside its peers", machine::facts(command));
     report.fact("server", said(Command::new("redis-server").arg("-v")));
-    let runtimes = [("node", "node"), ("python3", "python")].map(|(program, name)| {
-        let said = said(Command::new(program).arg("--version"));
-        let version = said.rsplit(' ').next().unwrap_or_default();
-        format!("{name} {}", version.trim_start_matches('v'))
+    let runtimes = [
+        ("node", "--version"),
+        ("python3", "--version"),
+        ("java", "--version"),
+        ("go", "version"),
+    ]
+    .map(|(program, argument)| {
+        let said = said(Command::new(program).arg(argument));
+        format!("{program} {}", number_in(&said))
     });
     report.fact("the peers' runtimes", runtimes.join(", "));
     report.fact(
@@ -143,7 +166,7 @@ fn speeds(all: &[Found]) -> Section {
     section
 }
 
-/// Adds the section of clients, and what they are to reach: the ratio to the fastest other client of their runtime.
+/// Adds the section of clients, and what they are to reach.
 fn clients(report: &mut Report, all: &[Found]) {
     let measured = all
         .iter()
@@ -156,18 +179,24 @@ fn clients(report: &mut Report, all: &[Found]) {
         let Some(ours) = measured.iter().find(|found| found.peer.name == name) else {
             continue;
         };
-        for (figure, goal) in FIGURES.into_iter().zip(goals) {
-            let others = measured
-                .iter()
-                .filter(|found| found.peer.runtime == ours.peer.runtime && found.peer.name != name);
-            let best = others
-                .filter_map(|found| rate(figure.of(found)))
-                .reduce(f64::max);
+        let of_runtime = measured
+            .iter()
+            .filter(|found| found.peer.runtime == ours.peer.runtime && found.peer.name != name);
+        let mut others: Vec<&Found> = of_runtime.copied().collect();
+        let mut against = "";
+        if others.is_empty() && name != "typescript" {
+            let typescript = |found: &&&Found| found.peer.name == "typescript";
+            others.extend(measured.iter().find(typescript));
+            against = ", of TypeScript's";
+        }
+        for &(figure, goal) in goals {
+            let rates = others.iter().filter_map(|found| rate(figure.of(found)));
+            let best = rates.reduce(f64::max);
             if let Some(ratio) = rate(figure.of(ours))
                 .zip(best)
                 .and_then(|(a, b)| ratio(a, b))
             {
-                let title = format!("{}, {}", ours.peer.title, figure.title());
+                let title = format!("{}, {}{against}", ours.peer.title, figure.title());
                 report.reach(Reach::at_least(title, goal, "×", ratio));
             }
         }
@@ -215,16 +244,12 @@ fn clients(report: &mut Report, all: &[Found]) {
                 ) => {
                     let [manager, gateway] = programs.map(number);
                     row.push(number(rate));
-                    row.push(match found.peer.name {
-                        "typescript" | "python" => {
-                            format!(
-                                "{} / {manager} + {gateway} / {}",
-                                number(client),
-                                number(cpu)
-                            )
-                        }
-                        _ => format!("{} / – / {}", number(client), number(cpu)),
-                    });
+                    let programs = if found.peer.is_client() {
+                        format!("{manager} + {gateway}")
+                    } else {
+                        NONE.to_owned()
+                    };
+                    row.push(format!("{} / {programs} / {}", number(client), number(cpu)));
                 }
                 _ => row.extend([failure(rounds), NONE.to_owned()]),
             }
