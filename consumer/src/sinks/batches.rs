@@ -3,6 +3,7 @@
 //! Without this, each delivery writes alone: Tokio runs the task of a connection right after the delivery that woke it.
 
 use std::mem;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use lisa_core::sync::Mutex;
@@ -39,6 +40,9 @@ impl<Q: Send + 'static, A: Send + 'static> Batches<Q, A> {
     /// Adds a request to the next batch, and returns the reply to it; `None` if `send` ends without a reply. The `send` of
     /// the batch's first request sends the batch, once the tasks that are ready have run and have added theirs.
     ///
+    /// # Panics
+    /// A panic of `send` continues in its caller, unless that has its reply: the panic of a delivery is counted.
+    ///
     /// # Cancel safety
     /// If the future is dropped, the request may be sent or not. The others are sent.
     pub(super) async fn request<F>(
@@ -55,7 +59,7 @@ impl<Q: Send + 'static, A: Send + 'static> Batches<Q, A> {
             waiting.push((request, Reply(reply)));
             waiting.len() == 1
         };
-        if is_first {
+        let sending = is_first.then(|| {
             let waiting = self.waiting.clone();
             // In a task, so that the timeout of one delivery does not end the batch. Its deliveries wait for it.
             tokio::spawn(async move {
@@ -68,15 +72,22 @@ impl<Q: Send + 'static, A: Send + 'static> Batches<Q, A> {
                 let mut batch = mem::take(&mut *waiting.lock());
                 batch.retain(|(_, reply)| !reply.0.is_closed());
                 send(batch).await;
-            });
+            })
+        });
+        if let Ok(reply) = replied.await {
+            return Some(reply);
         }
-        replied.await.ok()
+        let panic = sending?.await.err()?.try_into_panic().ok()?;
+        resume_unwind(panic)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use futures_util::future::join_all;
+    use std::panic::AssertUnwindSafe;
+
+    use futures_util::FutureExt;
+    use futures_util::future::{join, join_all};
 
     use super::*;
 
@@ -113,5 +124,21 @@ mod tests {
         drop(dropped);
         let both = join_all(["replied", "forgotten"].map(|text| batches.request(text, send)));
         assert_eq!(both.await, [Some("yes"), None]);
+    }
+
+    #[tokio::test]
+    async fn a_panic_ends_the_first_delivery_of_its_batch_and_the_others_get_no_reply() {
+        let batches = Batches::<&str, &str>::default();
+        let send = async |_: Batch<&str, &str>| panic!("boom");
+        let first = AssertUnwindSafe(batches.request("first", send)).catch_unwind();
+        let (first, second) = join(first, batches.request("second", send)).await;
+        assert_eq!(first.unwrap_err().downcast_ref(), Some(&"boom"));
+        assert_eq!(second, None);
+        let answer = async |batch: Batch<&'static str, &'static str>| {
+            for (request, reply) in batch {
+                reply.send(request);
+            }
+        };
+        assert_eq!(batches.request("next", answer).await, Some("next"));
     }
 }
