@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use lisa_core::broker::{Settlement, TopicHandle, Verdict};
+use lisa_core::broker::{AuditEntry, Settlement, TopicHandle, Verdict};
 use lisa_core::message::{MessageId, Record};
 use lisa_core::retry::RetryPolicy;
 use lisa_core::state::{Attempt, Settled};
@@ -13,7 +13,7 @@ use lisa_core::time::{UnixMs, When, format_duration, millis};
 use lisa_core::topic::{Group, Topic, TopicSettings};
 use lisa_service::supervise::panic_text;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::Instrument;
 
 use crate::callbacks::Callback;
@@ -30,6 +30,9 @@ const MAX_ERROR: usize = 1024;
 
 /// The time after which a message that paused its group is due again. It then waits for a resume, unless the pause failed.
 const PAUSED: Duration = Duration::from_secs(1);
+
+/// The time limit for recording a pause.
+const AUDIT_WITHIN: Duration = Duration::from_secs(1);
 
 /// The time after which a message whose callback could not be sent is delivered again.
 const CALLBACK_AGAIN: Duration = Duration::from_secs(10);
@@ -195,11 +198,26 @@ async fn succeed(
 /// Pauses the group at the request of its handler. If that fails, the message is delivered again and the handler can repeat
 /// the request.
 async fn pause_group(worker: &ShardWorker, topic: &TopicHandle, error: &str) {
-    let group = worker.subscription.group();
-    match worker.process.broker.pause_group(topic, group, true).await {
-        // Only the first of several deliveries changes anything, so one error is logged.
+    let (group, broker) = (worker.subscription.group(), &worker.process.broker);
+    match broker.pause_group(topic, group, true).await {
+        // Only the first of several deliveries changes anything, so this is logged once.
         Ok(true) => {
             tracing::error!(topic = %topic.name(), %group, error, "group paused by its handler; `lisa-manager resume TOPIC --group GROUP` resumes it");
+            let entry = AuditEntry {
+                via: "handler".to_owned(),
+                action: "pause".to_owned(),
+                topic: topic.name().to_string(),
+                group: group.to_string(),
+                details: error.to_owned(),
+                outcome: "done".to_owned(),
+                ..AuditEntry::default()
+            };
+            if !matches!(
+                timeout(AUDIT_WITHIN, broker.audit(&entry)).await,
+                Ok(Ok(()))
+            ) {
+                tracing::warn!(?entry, "action is not in the audit log");
+            }
         }
         Ok(false) => {}
         Err(failed) => {

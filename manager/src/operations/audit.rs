@@ -47,7 +47,7 @@ pub(crate) struct AuditPage {
 pub(crate) struct AuditView {
     /// The end of the action, on Redis's clock.
     pub(crate) at: String,
-    /// The interface: `http`, `dashboard`, `cli` or `sqs`.
+    /// The interface: `http`, `dashboard`, `cli` or `sqs`; or `handler`, if a handler paused its group.
     pub(crate) via: String,
     /// The name of the token, or of the user of the operating system; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]

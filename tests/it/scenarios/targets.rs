@@ -193,6 +193,20 @@ async fn a_webhook_that_is_gone_pauses_the_group_with_one_alert() {
     })
     .await;
     shows(&consumer, "lisa_sink_up", 0).await;
+    eventually(SOON, async || {
+        let (_, audit) = here.json(Binary::Manager, &["audit"]).await;
+        let pauses = audit["entries"].as_array().filter(|all| all.len() == 1);
+        let pause = pauses.map(|all| &all[0]).ok_or_else(|| audit.to_string())?;
+        let words = ["via", "action", "topic", "group", "outcome"].map(|word| &pause[word]);
+        let reason = pause["details"].as_str().unwrap_or_default();
+        match words == ["handler", "pause", TOPIC, GROUP, "done"]
+            && reason.contains("410 Gone: moved out")
+        {
+            true => Ok(()),
+            false => Err(audit.to_string()),
+        }
+    })
+    .await;
     is_back.store(true, Ordering::Relaxed);
     let resume = ["resume", TOPIC, "--group", GROUP];
     let (code, resumed) = here.json(Binary::Manager, &resume).await;

@@ -22,7 +22,7 @@ const LONGEST_NAME: usize = MAX_TOPIC;
 /// An action of an operator. Texts that are empty are not stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// The interface: `http`, `dashboard`, `cli` or `sqs`.
+    /// The interface: `http`, `dashboard`, `cli` or `sqs`; or `handler`, if a handler paused its group.
     pub via: String,
     /// The name of the token, or of the user of the operating system. Empty if unknown.
     pub who: String,
