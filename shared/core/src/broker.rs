@@ -50,7 +50,7 @@ use std::time::Duration;
 pub use attempts::{FailedAttempt, FailedOutcome};
 pub use audit::{AUDIT_KEPT, AuditEntry, Audited};
 pub use cursor::{After, Cursor, EntryPosition, InvalidCursor};
-pub use deliver::{Read, ReaderId, Settlement, Verdict};
+pub use deliver::{Read, ReaderId};
 pub use doctor::{Checkup, Examination, Finding, Hint, NO_MANAGER, Outcome, Signs};
 pub use error::BrokerError;
 pub use failures::{AfterFailure, FAILURES_KEPT, Failure, FailureCursor, FailureFilter};
@@ -79,6 +79,8 @@ pub use topic_handle::TopicHandle;
 pub use workers::{
     GONE_AFTER, REPORT_EVERY, ShardsReport, SubscriptionReport, Worker, WorkerReport,
 };
+
+pub use crate::state::{Settlement, Verdict};
 
 pub use crate::scripts::{
     Cleaned, Fault, Fired, Forgotten, Holder, JobChange, Moved, ParkedKey, Removed, Retired,

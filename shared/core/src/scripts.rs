@@ -42,10 +42,10 @@ pub(crate) use groups::retire::Retire;
 pub(crate) use groups::take_garbage_hooks::{
     TakeGarbageHooks, TakenGarbageHook, TakenGarbageHooks,
 };
-pub(crate) use hot::ack::{Ack, AckItem, AckPlain};
+pub(crate) use hot::ack::{Ack, AckPlain};
 pub(crate) use hot::move_due::{MoveDue, MoveDuePlain};
 pub(crate) use hot::send::{SendPlain, SendScript, Tombstones};
-pub(crate) use hot::settle::{Settle, SettleItem, SettleKind};
+pub(crate) use hot::settle::Settle;
 pub(crate) use maintenance::clean::Clean;
 pub(crate) use maintenance::forget::Forget;
 pub(crate) use maintenance::heads::Heads;

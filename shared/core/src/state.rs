@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{EntryId, MessageId};
 use crate::names::{Group, words};
-use crate::time::UnixMs;
+use crate::time::{UnixMs, When};
 
 words!(
     /// The state of a stored message in one group.
@@ -170,6 +170,55 @@ pub enum RescheduleOutcome {
         /// The way it ended, if its tombstone still exists.
         end: Option<Ended>,
     },
+}
+
+/// One delivery to settle.
+#[derive(Clone, Debug)]
+pub struct Settlement {
+    /// The delivery.
+    pub entry: EntryId,
+    /// The message.
+    pub id: MessageId,
+    /// True if the id is the caller's own.
+    pub caller_id: bool,
+    /// The attempt after which the message goes to garbage.
+    pub max_attempts: u32,
+    /// Its outcome.
+    pub verdict: Verdict,
+}
+
+/// The outcome of a delivery, as its consumer reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Handled.
+    Ack,
+    /// Failed: retried at that time, and counted as an attempt.
+    Retry {
+        /// The time of the next attempt.
+        when: When,
+        /// The error.
+        error: String,
+    },
+    /// Deferred: retried at that time, and not counted as an attempt.
+    Defer {
+        /// The time of the next attempt.
+        when: When,
+    },
+    /// Handed back by its consumer, which ran no handler to completion: retried at that time, not counted as an attempt,
+    /// and as suspect as before.
+    HandBack {
+        /// The time of the next attempt.
+        when: When,
+    },
+    /// Rejected: moved to garbage.
+    Reject {
+        /// The reason.
+        error: String,
+    },
+    /// Expired: no handler ran, and no attempt is counted.
+    Expired,
+    /// Lost: its payload is missing.
+    Lost,
 }
 
 /// The outcome of settling one delivery.

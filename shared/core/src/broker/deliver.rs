@@ -8,11 +8,9 @@ use crate::broker::reply::{command, decode, or_empty};
 use crate::broker::{Broker, BrokerError, MAX_BATCH, MAX_GENERAL_HOT_BATCH, TopicHandle};
 use crate::message::{EntryId, MessageId};
 use crate::redis::{ConnectionErrorKind, Reader, ServerId};
-use crate::scripts::{
-    Ack, AckItem, AckPlain, DropConsumer, Refusal, Settle, SettleItem, SettleKind,
-};
-use crate::state::{Attempt, Settled};
-use crate::time::{UnixMs, When, millis};
+use crate::scripts::{Ack, AckPlain, DropConsumer, Refusal, Settle};
+use crate::state::{Attempt, Settled, Settlement, Verdict};
+use crate::time::{UnixMs, millis};
 use crate::topic::{Group, Shard};
 
 /// The maximum number of deliveries in one settle, which takes several commands for each message, unlike an ack.
@@ -35,55 +33,6 @@ pub struct Read {
 pub struct ReaderId {
     server: ServerId,
     number: u64,
-}
-
-/// One delivery to settle.
-#[derive(Clone, Debug)]
-pub struct Settlement {
-    /// The delivery.
-    pub entry: EntryId,
-    /// The message.
-    pub id: MessageId,
-    /// True if the id is the caller's own.
-    pub caller_id: bool,
-    /// The attempt after which the message goes to garbage.
-    pub max_attempts: u32,
-    /// Its outcome.
-    pub verdict: Verdict,
-}
-
-/// The outcome of a delivery, as its consumer reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Handled.
-    Ack,
-    /// Failed: retried at that time, and counted as an attempt.
-    Retry {
-        /// The time of the next attempt.
-        when: When,
-        /// The error.
-        error: String,
-    },
-    /// Deferred: retried at that time, and not counted as an attempt.
-    Defer {
-        /// The time of the next attempt.
-        when: When,
-    },
-    /// Handed back by its consumer, which ran no handler to completion: retried at that time, not counted as an attempt,
-    /// and as suspect as before.
-    HandBack {
-        /// The time of the next attempt.
-        when: When,
-    },
-    /// Rejected: moved to garbage.
-    Reject {
-        /// The reason.
-        error: String,
-    },
-    /// Expired: no handler ran, and no attempt is counted.
-    Expired,
-    /// Lost: its payload is missing.
-    Lost,
 }
 
 impl Broker {
@@ -279,12 +228,11 @@ impl Broker {
         }
         let (acks, others): (Vec<usize>, Vec<usize>) =
             (0..settlements.len()).partition(|&index| settlements[index].verdict == Verdict::Ack);
+        let items = |chunk: &[usize]| -> Vec<&Settlement> {
+            chunk.iter().map(|&index| &settlements[index]).collect()
+        };
         for chunk in acks.chunks(MAX_BATCH) {
-            let items: Vec<AckItem<'_>> = chunk
-                .iter()
-                .map(|&index| settlements[index].ack_item())
-                .collect();
-            let stale = self.ack(topic, shard, group, &items).await?;
+            let stale = self.ack(topic, shard, group, &items(chunk)).await?;
             for &index in chunk {
                 settled[index] = Settled::Acked;
             }
@@ -293,11 +241,9 @@ impl Broker {
             }
         }
         for chunk in others.chunks(MAX_SETTLE) {
-            let items: Vec<SettleItem<'_>> = chunk
-                .iter()
-                .map(|&index| settlements[index].item())
-                .collect();
-            let call = Settle { items: &items };
+            let call = Settle {
+                items: &items(chunk),
+            };
             let outcomes = self.general(topic, shard, Some(group), &call).await?;
             for (&index, outcome) in chunk.iter().zip(outcomes) {
                 settled[index] = outcome;
@@ -312,7 +258,7 @@ impl Broker {
         topic: &TopicHandle,
         shard: Shard,
         group: &Group,
-        items: &[AckItem<'_>],
+        items: &[&Settlement],
     ) -> Result<Vec<usize>, BrokerError> {
         let handle = self.topic(topic.name()).await?;
         if !handle.needs_general(shard) {
@@ -356,33 +302,6 @@ impl Broker {
         let keys = topic.group_keys(shard, group)?;
         let dropped = self.run(&keys, &DropConsumer { group, consumer }).await?;
         dropped.map_err(|_| BrokerError::Changing(topic.name().clone()))
-    }
-}
-
-impl Settlement {
-    fn ack_item(&self) -> AckItem<'_> {
-        AckItem {
-            entry: self.entry,
-            id: &self.id,
-            caller_id: self.caller_id,
-        }
-    }
-
-    fn item(&self) -> SettleItem<'_> {
-        let kind = match &self.verdict {
-            Verdict::Retry { when, error } => SettleKind::Retry { when: *when, error },
-            Verdict::Defer { when } => SettleKind::Defer { when: *when },
-            Verdict::HandBack { when } => SettleKind::HandBack { when: *when },
-            Verdict::Reject { error } => SettleKind::Reject { error },
-            Verdict::Expired => SettleKind::Expired,
-            Verdict::Ack | Verdict::Lost => SettleKind::Lost,
-        };
-        SettleItem {
-            entry: self.entry,
-            id: &self.id,
-            kind,
-            max_attempts: self.max_attempts,
-        }
     }
 }
 

@@ -1,26 +1,19 @@
 //! See `ack_plain.lua` and `ack.lua`.
 
-use crate::message::{EntryId, MessageId};
 use crate::scripts::{Args, NUMBER, Reply, UnexpectedReply, operation};
+use crate::state::Settlement;
 use crate::topic::Group;
 
 /// Removes handled messages of a plain topic: at most 200, with distinct entries.
 pub(crate) struct AckPlain<'a> {
     pub(crate) now: u64,
     pub(crate) group: &'a Group,
-    pub(crate) items: &'a [AckItem<'a>],
+    pub(crate) items: &'a [&'a Settlement],
 }
 
 /// Ends handled deliveries: at most 100, with distinct entries.
 pub(crate) struct Ack<'a> {
-    pub(crate) items: &'a [AckItem<'a>],
-}
-
-/// One handled delivery.
-pub(crate) struct AckItem<'a> {
-    pub(crate) entry: EntryId,
-    pub(crate) id: &'a MessageId,
-    pub(crate) caller_id: bool,
+    pub(crate) items: &'a [&'a Settlement],
 }
 
 operation! {
@@ -51,13 +44,13 @@ operation! {
     reply Vec<usize> { "acked" => reply.rest(index) }
 }
 
-fn lengths(items: &[AckItem<'_>]) -> impl Iterator<Item = usize> {
+fn lengths(items: &[&Settlement]) -> impl Iterator<Item = usize> {
     items
         .iter()
         .flat_map(|item| [NUMBER, item.id.as_str().len()])
 }
 
-fn push(items: &[AckItem<'_>], args: &mut Args<'_>) {
+fn push(items: &[&Settlement], args: &mut Args<'_>) {
     for item in items {
         args.number(item.entry);
     }

@@ -1,44 +1,23 @@
 //! See `settle.lua`.
 
-use crate::message::{EntryId, MessageId};
 use crate::scripts::{NUMBER, Reply, UnexpectedReply, operation, unexpected};
-use crate::state::Settled;
+use crate::state::{Settled, Settlement, Verdict};
 use crate::time::{UnixMs, When};
 
-/// Ends deliveries that were not acknowledged: at most 50.
+/// Ends deliveries that were not acknowledged: at most 50, none with [`Verdict::Ack`].
 pub(crate) struct Settle<'a> {
-    pub(crate) items: &'a [SettleItem<'a>],
+    pub(crate) items: &'a [&'a Settlement],
 }
 
-/// One delivery to end.
-pub(crate) struct SettleItem<'a> {
-    pub(crate) entry: EntryId,
-    pub(crate) id: &'a MessageId,
-    pub(crate) kind: SettleKind<'a>,
-    pub(crate) max_attempts: u32,
-}
-
-/// The way to end a delivery.
-#[derive(Clone, Copy)]
-pub(crate) enum SettleKind<'a> {
-    Retry { when: When, error: &'a str },
-    Defer { when: When },
-    HandBack { when: When },
-    Reject { error: &'a str },
-    Expired,
-    Lost,
-}
-
-impl<'a> SettleKind<'a> {
-    fn parts(self) -> (&'static str, When, &'a str) {
-        match self {
-            Self::Retry { when, error } => ("retry", when, error),
-            Self::Defer { when } => ("defer", when, ""),
-            Self::HandBack { when } => ("hand_back", when, ""),
-            Self::Reject { error } => ("reject", When::NOW, error),
-            Self::Expired => ("expired", When::NOW, ""),
-            Self::Lost => ("lost", When::NOW, ""),
-        }
+/// Returns the word for the way to end a delivery, the time of its next attempt, and its error.
+fn parts(verdict: &Verdict) -> (&'static str, When, &str) {
+    match verdict {
+        Verdict::Retry { when, error } => ("retry", *when, error),
+        Verdict::Defer { when } => ("defer", *when, ""),
+        Verdict::HandBack { when } => ("hand_back", *when, ""),
+        Verdict::Reject { error } => ("reject", When::NOW, error),
+        Verdict::Expired => ("expired", When::NOW, ""),
+        Verdict::Ack | Verdict::Lost => ("lost", When::NOW, ""),
     }
 }
 
@@ -48,7 +27,7 @@ operation! {
         items: {
             args.reserve(call.items.iter().flat_map(|_| [NUMBER; 6]));
             for item in call.items {
-                let (kind, when, error) = item.kind.parts();
+                let (kind, when, error) = parts(&item.verdict);
                 args.number(item.entry);
                 args.text(item.id.as_str());
                 args.text(kind);
