@@ -26,13 +26,11 @@ use lisa_core::broker::{
     Broker, BrokerError, Settlement, SubscriptionReport, TopicHandle, WorkerReport,
 };
 use lisa_core::connect::process_name;
-use lisa_core::misspelling::suggest_topic;
 use lisa_core::outage::Outage;
-use lisa_core::redis::ConnectionErrorKind;
 use lisa_core::state::Settled;
 use lisa_core::sync::Mutex;
 use lisa_core::topic::{Group, Shard, Topic, TopicSettings};
-use lisa_service::http::auth::{Scope, TokenSet, may_read};
+use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::share::{Client, Share, Shares, Shortage};
 use lisa_service::http::{Problem, ProblemCode, Reads};
@@ -391,13 +389,7 @@ impl Gateway {
 
     /// Returns the problem for a failure. One about an unknown topic suggests the nearest known topic, if the client may read.
     fn problem(&self, error: BrokerError) -> Problem {
-        match &error {
-            BrokerError::UnknownTopic(topic) if may_read() => {
-                let suggestion = suggest_topic(&self.shared.process.broker, topic);
-                Problem::new(ProblemCode::UnknownTopic, format!("{error}{suggestion}"))
-            }
-            _ => problem(error),
-        }
+        Problem::suggesting_topic(error, &self.shared.process.broker)
     }
 
     fn process(&self) -> &Process {
@@ -420,28 +412,4 @@ impl Gateway {
     fn bodies(&self) -> &BodyLimits {
         &self.shared.bodies
     }
-}
-
-/// Converts a failure of Redis to a response. Logs it if it is internal.
-fn problem(error: BrokerError) -> Problem {
-    let code = match &error {
-        BrokerError::UnknownTopic(_) => ProblemCode::UnknownTopic,
-        BrokerError::UnknownGroup { .. } => ProblemCode::NotFound,
-        BrokerError::Changing(_) | BrokerError::Undeclared(_) | BrokerError::ShardGone { .. } => {
-            ProblemCode::Unavailable
-        }
-        BrokerError::Connection(connection)
-            if connection.kind == ConnectionErrorKind::Unavailable =>
-        {
-            match connection.maybe_applied {
-                true => ProblemCode::Indeterminate,
-                false => ProblemCode::Unavailable,
-            }
-        }
-        _ => ProblemCode::Internal,
-    };
-    if code == ProblemCode::Internal {
-        tracing::error!(%error, "request failed");
-    }
-    Problem::new(code, error.to_string())
 }

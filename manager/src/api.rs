@@ -3,6 +3,7 @@
 //! It defines routes, their scopes and their errors. The operations are in [`crate::operations`] and the broker; the role
 //! owns the listener.
 
+mod attention;
 mod audit;
 mod doctor;
 mod events;
@@ -23,13 +24,11 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use lisa_core::broker::{Broker, BrokerError, TopicHandle};
-use lisa_core::misspelling::suggest_topic;
-use lisa_core::redis::ConnectionErrorKind;
+use lisa_core::broker::{Broker, TopicHandle};
 use lisa_core::topic::{Group, Topic};
 use lisa_producer::http::describe;
 use lisa_service::config::Config;
-use lisa_service::http::auth::{Scope, TokenSet, may_read};
+use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::{Problem, ProblemCode, Reads};
 use lisa_service::shutdown::Shutdown;
@@ -70,6 +69,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
     let statistics = OpenApiRouter::new()
         .routes(routes!(topics::stats))
         .routes(routes!(topics::snapshot))
+        .routes(routes!(attention::show))
         .route_layer(from_fn_with_state(Reads::of_statistics(), Reads::bound))
         .route_layer(tokens.require(Scope::Read));
     let read = OpenApiRouter::new()
@@ -135,19 +135,7 @@ impl Api {
     async fn topic(&self, name: &str) -> Result<Arc<TopicHandle>, Problem> {
         let topic: Topic = name.parse().map_err(|error| invalid("topic", &error))?;
         let found = self.broker.topic(&topic).await;
-        found.map_err(|error| self.problem(error))
-    }
-
-    /// Returns the [`problem`] for a failure. One about an unknown topic suggests the nearest known topic to a client that
-    /// may read.
-    fn problem(&self, error: BrokerError) -> Problem {
-        match &error {
-            BrokerError::UnknownTopic(topic) if may_read() => {
-                let suggestion = suggest_topic(&self.broker, topic);
-                Problem::new(ProblemCode::UnknownTopic, format!("{error}{suggestion}"))
-            }
-            _ => problem(error),
-        }
+        found.map_err(|error| Problem::suggesting_topic(error, &self.broker))
     }
 
     /// Finds a group of a topic by its name in the path.
@@ -172,36 +160,7 @@ fn invalid(field: &str, error: &dyn std::fmt::Display) -> Problem {
 /// Returns the problem for a request if no topic could be read.
 fn none_known(error: AllTopicsError) -> Problem {
     match error {
-        AllTopicsError::Broker(error) => problem(error),
+        AllTopicsError::Broker(error) => error.into(),
         AllTopicsError::Unanswered => Problem::new(ProblemCode::Unavailable, error.to_string()),
     }
-}
-
-/// Converts a broker failure to a response. Logs it if it is internal.
-pub(crate) fn problem(error: BrokerError) -> Problem {
-    let code = match &error {
-        BrokerError::UnknownTopic(_) => ProblemCode::UnknownTopic,
-        BrokerError::UnknownGroup { .. } => ProblemCode::NotFound,
-        BrokerError::Cursor(wrong) => {
-            let problem = Problem::new(ProblemCode::Invalid, error.to_string());
-            return problem.error("cursor", wrong.to_string());
-        }
-        BrokerError::Changing(_) | BrokerError::Undeclared(_) | BrokerError::ShardGone { .. } => {
-            ProblemCode::Unavailable
-        }
-        BrokerError::Connection(connection)
-            if connection.kind == ConnectionErrorKind::Unavailable =>
-        {
-            if connection.maybe_applied {
-                ProblemCode::Indeterminate
-            } else {
-                ProblemCode::Unavailable
-            }
-        }
-        _ => ProblemCode::Internal,
-    };
-    if code == ProblemCode::Internal {
-        tracing::error!(%error, "request failed");
-    }
-    Problem::new(code, error.to_string())
 }

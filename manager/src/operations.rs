@@ -1,5 +1,6 @@
 //! The operations of an operator: functions whose results are the same JSON over HTTP and on the command line.
 
+pub(crate) mod attention;
 pub(crate) mod audit;
 pub(crate) mod choose_group;
 pub(crate) mod doctor;

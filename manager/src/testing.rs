@@ -17,7 +17,7 @@
 //! producer.send("reminders", "pay order 7").delay(Duration::from_secs(1800)).await?;
 //!
 //! let sent = relay.sent("reminders").await?;
-//! assert_eq!(sent[0].time, Some(relay.now().plus(Duration::from_secs(1800))));
+//! assert_eq!(sent[0].listed.due_at, Some(relay.now().plus(Duration::from_secs(1800))));
 //!
 //! let handler = handler_fn(|_: String, _: Context| async {});
 //! relay.advance(Duration::from_secs(1799)).await?;
@@ -179,7 +179,8 @@ impl TestRelay {
                     if let GetOutcome::Stored(message) =
                         self.producer().get(topic, &listed.id).await?
                     {
-                        found.insert((message.time, message.id.clone()), *message);
+                        let listed = &message.listed;
+                        found.insert((listed.time(), listed.id.clone()), *message);
                     }
                 }
                 cursor = page.next;

@@ -38,7 +38,7 @@ async fn main() -> anyhow::Result<()> {
     println!("sent again: {}", again.outcome);
 
     if let GetOutcome::Stored(message) = producer.get(REMINDERS, "order-7-reminder").await? {
-        println!("it is {}", message.state);
+        println!("it is {}", message.listed.state);
     }
     producer.cancel(REMINDERS, "order-7-reminder").await?;
     println!("cancelled");

@@ -83,9 +83,11 @@ pub use message::NewMessage;
 pub use message_ref::MessageRef;
 pub use producer::{Producer, ProducerOptions, SendBuilder};
 pub use receipt::Receipt;
-pub use stored::{CancelOutcome, GetOutcome, StoredMessage};
+pub use stored::{CancelOutcome, GetOutcome};
 
-pub use lisa_core::broker::{Broker, GarbageInfo};
+pub use lisa_core::broker::{
+    Broker, FailedAttempt, FailedOutcome, ListedMessage, MessageInGroup, Payload, StoredMessage,
+};
 pub use lisa_core::connect::{ConnectError, ConnectOptions};
 pub use lisa_core::durability::Durability;
 pub use lisa_core::message::{

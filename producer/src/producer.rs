@@ -349,7 +349,7 @@ impl Producer {
         let (topic, id, key) = self.existing(topic, message.into()).await?;
         let found = self.inner.broker.lookup(&topic, &id, key.as_ref()).await;
         let found = found.map_err(|error| SendError::of_call(Arc::new(error)))?;
-        Ok(GetOutcome::read(found, topic.settings())?)
+        Ok(GetOutcome::read(&topic, found)?)
     }
 
     /// Returns true if a call about this message may ask several shards. False for an invalid reference, which asks none.

@@ -1,10 +1,9 @@
-//! Stored messages with their records decoded.
+//! The outcomes of lookups and cancels, with records decoded.
 
-use lisa_core::broker::{Details, Found, GarbageInfo};
-use lisa_core::message::{InvalidRecord, MessageId, Record};
-use lisa_core::state::{self, Ended, State};
-use lisa_core::time::UnixMs;
-use lisa_core::topic::{Group, TopicSettings};
+use lisa_core::broker::{Found, StoredMessage, TopicHandle};
+use lisa_core::message::{InvalidRecord, Record};
+use lisa_core::state::{self, Ended};
+use lisa_core::topic::Group;
 
 /// The outcome of looking up a message.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,32 +15,6 @@ pub enum GetOutcome {
         /// Its end, if that is remembered.
         end: Option<Ended>,
     },
-}
-
-/// One stored message.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StoredMessage {
-    /// Its id.
-    pub id: MessageId,
-    /// Its state.
-    pub state: State,
-    /// The time it is due or retried; for garbage, the time it was moved there. `None` for a ready message that is too far
-    /// behind on the stream to be read, unless its options hold its due time.
-    pub time: Option<UnixMs>,
-    /// The number of the current or next attempt; for garbage, of attempts made.
-    pub attempt: u32,
-    /// The number of attempts after which it goes to garbage (dead letters): its own limit, or the topic's.
-    pub max_attempts: u32,
-    /// The consumer that holds it while it is in flight.
-    pub consumer: Option<String>,
-    /// The last error, unless it is in garbage.
-    pub last_error: Option<String>,
-    /// The reason it is in garbage (dead letters).
-    pub garbage: Option<GarbageInfo>,
-    /// Its headers, options and payload.
-    pub record: Record,
-    /// The options of its sender, and its state in each group.
-    pub details: Details,
 }
 
 /// The outcome of a cancel.
@@ -66,27 +39,16 @@ pub enum CancelOutcome {
 }
 
 impl GetOutcome {
-    /// Decodes a message of a topic with these settings.
-    pub(crate) fn read(found: Found, settings: &TopicSettings) -> Result<Self, InvalidRecord> {
+    /// Decodes what a lookup in a topic has found.
+    pub(crate) fn read(topic: &TopicHandle, found: Found) -> Result<Self, InvalidRecord> {
         Ok(match found {
             Found::Stored {
                 listed,
                 record,
                 details,
             } => {
-                let record = Record::decode(record)?;
-                Self::Stored(Box::new(StoredMessage {
-                    id: listed.id,
-                    state: listed.state,
-                    time: listed.time,
-                    attempt: listed.attempt,
-                    max_attempts: record.max_attempts.unwrap_or(settings.max_attempts),
-                    consumer: listed.consumer,
-                    last_error: listed.last_error,
-                    garbage: listed.garbage,
-                    record,
-                    details: *details,
-                }))
+                let message = StoredMessage::new(topic, listed, record, *details)?;
+                Self::Stored(Box::new(message))
             }
             Found::Unknown { end } => Self::Unknown { end },
         })

@@ -31,10 +31,12 @@ async fn a_test_sees_what_was_sent_and_lets_the_time_come() {
         assert_eq!(sent.await.expect("sent").outcome, SendOutcome::Waiting);
     }
     let sent = relay.sent("t").await.expect("listed");
-    let seen: Vec<_> = sent.iter().map(|m| (m.id.as_str(), m.state)).collect();
+    let seen: Vec<_> = { sent.iter().map(|m| &m.listed) }
+        .map(|listed| (listed.id.as_str(), listed.state))
+        .collect();
     assert_eq!(seen, ["a", "b", "c"].map(|id| (id, State::Waiting)));
-    assert_eq!(sent[0].time, Some(START.plus(HOUR)));
-    assert_eq!(sent[0].record.payload, "\"a\"");
+    assert_eq!(sent[0].listed.due_at, Some(START.plus(HOUR)));
+    assert_eq!(sent[0].payload.text(), Some("\"a\""));
 
     let handled = Arc::new(AtomicU32::new(0));
     let handler = || {
@@ -93,8 +95,9 @@ async fn retries_come_as_time_goes_on_and_end_in_garbage() {
     assert_eq!((report.retried, report.garbage, report.panicked), (2, 1, 0));
     assert_eq!(relay.now(), START.plus(HOUR));
     let left = relay.sent("t").await.expect("listed");
-    let garbage = left[0].garbage.as_ref().expect("in garbage");
-    assert_eq!((garbage.attempts, garbage.error.as_str()), (3, "not yet"));
+    let listed = &left[0].listed;
+    assert_eq!((listed.state, listed.attempt), (State::Garbage, 3));
+    assert_eq!(listed.error.as_deref(), Some("not yet"));
 }
 
 #[tokio::test]

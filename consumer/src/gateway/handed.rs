@@ -257,7 +257,7 @@ impl Handed {
 
 /// Converts the error of a call. For the client, nothing has happened.
 fn failed(error: BrokerError) -> Problem {
-    match super::problem(error) {
+    match Problem::from(error) {
         problem if problem.code() == ProblemCode::Indeterminate => {
             Problem::new(ProblemCode::Unavailable, "Redis did not answer")
         }

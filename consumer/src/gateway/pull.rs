@@ -113,7 +113,7 @@ struct Payload(Vec<u8>);
     request_body(content = Option<Pull>, description = "The options"),
     params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
     responses(
-        (status = 200, description = "The deliveries, or the payload of one", content((Deliveries<'static> = "application/json"), (Payload = "application/octet-stream"))),
+        (status = 200, description = "The deliveries, or the payload of one", content((Deliveries<'static> = "application/json"), (inline(Payload) = "application/octet-stream"))),
         (status = 204, description = "No message became ready in time; only with `Accept: application/octet-stream`"),
         (status = 404, description = "unknown_topic, or not_found: no such group"),
         (status = 422, description = "invalid"),

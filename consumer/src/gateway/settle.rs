@@ -455,7 +455,7 @@ fn gone(error: BrokerError) -> Result<(), Problem> {
         BrokerError::UnknownTopic(_)
         | BrokerError::UnknownGroup { .. }
         | BrokerError::ShardGone { .. } => Ok(()),
-        error => Err(super::problem(error)),
+        error => Err(error.into()),
     }
 }
 

@@ -5,8 +5,8 @@ use axum::extract::State as With;
 use lisa_service::http::Problem;
 use serde::Deserialize;
 
+use super::Api;
 use super::query::{Fields, limit, value};
-use super::{Api, problem};
 use crate::operations::audit::{self, AuditPage};
 
 /// Entries per page by default.
@@ -33,5 +33,5 @@ pub(super) async fn list(
     let limit = limit(query.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
     let cursor = value("cursor", query.cursor.as_ref())?;
     let page = audit::page(&api.broker, cursor, limit).await;
-    page.map(Json).map_err(problem)
+    page.map(Json).map_err(Problem::from)
 }

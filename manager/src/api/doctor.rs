@@ -50,7 +50,7 @@ async fn checkup(api: &Api, topic: &str, repair: bool) -> Result<Json<Checkup>, 
     } else {
         examine.await
     };
-    let mut checkup = examined.map_err(|error| api.problem(error))?;
+    let mut checkup = examined.map_err(|error| Problem::suggesting_topic(error, &api.broker))?;
     api.examinations.note(&api.broker, &checkup);
     checkup.hints.extend(api.broker.common_hints().await);
     Ok(Json(checkup))

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
 use super::query::{Fields, duration, value};
-use super::{Api, invalid, problem};
+use super::{Api, invalid};
 use crate::operations::events::{EventPage, MAX_CURSOR, MAX_WAIT, line};
 
 /// The time between two checks of the streams.
@@ -73,7 +73,7 @@ pub(super) async fn list(
             return Err(too_many_streams());
         }
         let read = api.broker.events(&topic, &options, cursor);
-        let (events, next) = api.reads.run(read).await?.map_err(problem)?;
+        let (events, next) = api.reads.run(read).await??;
         let text = next.to_string();
         if text.len() > MAX_CURSOR {
             return Err(too_many_streams());

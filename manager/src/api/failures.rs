@@ -7,8 +7,8 @@ use lisa_service::http::Problem;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::Api;
 use super::query::{Fields, limit, value};
-use super::{Api, problem};
 
 /// Failures per page by default.
 const DEFAULT_LIMIT: usize = 100;
@@ -54,7 +54,7 @@ pub(super) async fn list(
         since,
     };
     let found = api.broker.failures(&topic, filter, cursor, limit).await;
-    let (failures, next) = found.map_err(problem)?;
+    let (failures, next) = found?;
     let next = next.map(|cursor| cursor.to_string());
     Ok(Json(FailurePage { failures, next }))
 }

@@ -6,7 +6,7 @@ use lisa_service::http::Problem;
 use serde::Deserialize;
 
 use super::query::{Fields, duration};
-use super::{Api, invalid, problem};
+use super::{Api, invalid};
 use crate::operations::forecast::{self, ForecastView, InvalidPeriod, Period};
 
 #[derive(Debug, Deserialize)]
@@ -39,7 +39,7 @@ pub(super) async fn all(
 ) -> Result<Json<ForecastView>, Problem> {
     let period = query.period()?;
     let view = forecast::forecast(&api.broker, None, period, None, &api.config.schedules).await;
-    view.map(Json).map_err(problem)
+    view.map(Json).map_err(Problem::from)
 }
 
 /// Forecasts how many messages of a topic become due in each step from now on. If the topic has more than 64 shards, it counts
@@ -57,5 +57,5 @@ pub(super) async fn of_topic(
     let period = query.period()?;
     let topic = Some(api.topic(&topic).await?);
     let view = forecast::forecast(&api.broker, topic, period, None, &api.config.schedules).await;
-    view.map(Json).map_err(problem)
+    view.map(Json).map_err(Problem::from)
 }

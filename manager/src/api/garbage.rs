@@ -10,7 +10,7 @@ use lisa_service::http::body::read_limited;
 use lisa_service::http::{Problem, read_fields};
 use utoipa::ToSchema;
 
-use super::{Api, problem};
+use super::Api;
 use crate::operations::audit::{self, Action};
 use crate::operations::error_groups::{self, ErrorGroups};
 use crate::operations::garbage::{self, Selection, Swept, Verb};
@@ -91,7 +91,7 @@ pub(super) async fn errors(
     let topic = api.topic(&topic).await?;
     let group = Api::group(&topic, &group)?;
     let groups = error_groups::error_groups(&api.broker, &topic, group).await;
-    groups.map(Json).map_err(problem)
+    groups.map(Json).map_err(Problem::from)
 }
 
 async fn sweep(
@@ -119,7 +119,7 @@ async fn sweep(
             .details(audit::extent(&selection));
         action.run(sweep, audit::swept).await
     };
-    let swept = swept.map_err(problem)?;
+    let swept = swept?;
     if !wanted.dry_run {
         tracing::info!(topic = %topic.name(), %group, verb = verb.as_str(), done = swept.done, "garbage requeued or purged by an operator");
     }

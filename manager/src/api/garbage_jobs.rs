@@ -12,7 +12,7 @@ use lisa_service::http::{Problem, ProblemCode, read_fields};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Api, invalid, problem};
+use super::{Api, invalid};
 use crate::operations::audit::Action;
 use crate::operations::garbage::{UnknownVerb, Verb};
 use crate::operations::garbage_filter::{Filter, InvalidFilter};
@@ -142,7 +142,7 @@ pub(super) async fn start(
 #[utoipa::path(get, operation_id = "list_garbage_jobs", path = "/v1/garbage/jobs", tag = "garbage",
     responses((status = 200, description = "The garbage jobs with their progress", body = GarbageJobs)))]
 pub(super) async fn list(With(api): With<Api>) -> Result<Json<GarbageJobs>, Problem> {
-    let jobs = garbage_jobs::list(&api.broker).await.map_err(problem)?;
+    let jobs = garbage_jobs::list(&api.broker).await?;
     Ok(Json(GarbageJobs { jobs }))
 }
 
@@ -165,7 +165,7 @@ pub(super) async fn stop(
 
 fn refused(error: JobError) -> Problem {
     match error {
-        JobError::Broker(error) => problem(error),
+        JobError::Broker(error) => error.into(),
         JobError::Filter(error) => invalid(error.field, &error.error),
         JobError::TooMany => Problem::new(ProblemCode::Busy, error.to_string()),
         JobError::Unknown(_) => Problem::new(ProblemCode::NotFound, error.to_string()),

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use lisa_core::broker::Retirement;
 use lisa_service::http::Problem;
 
-use super::{Api, problem};
+use super::Api;
 use crate::operations::audit::{self, Action};
 use crate::operations::groups::{self, GroupPaused, GroupRetired};
 
@@ -50,7 +50,7 @@ async fn set_paused(
             |answer| audit::changed(answer.changed),
         )
         .await;
-    let answer = answer.map_err(problem)?;
+    let answer = answer?;
     if answer.changed {
         tracing::info!(topic = %topic.name(), %group, paused, "paused or resumed by an operator");
     }
@@ -109,7 +109,7 @@ async fn retire(
             answer.outcome()
         })
         .await;
-    let answer = answer.map_err(problem)?;
+    let answer = answer?;
     if answer.changed {
         let how = word;
         tracing::info!(topic = %topic.name(), %group, how, left = answer.left, "retired or kept by an operator");

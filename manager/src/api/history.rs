@@ -9,7 +9,7 @@ use lisa_service::http::Problem;
 use serde::Deserialize;
 
 use super::query::{Fields, duration};
-use super::{ALL_WITHIN, Api, invalid, none_known, problem};
+use super::{ALL_WITHIN, Api, invalid, none_known};
 use crate::operations::history::{self, HistoryPeriod, HistoryView};
 
 #[derive(Debug, Deserialize)]
@@ -58,5 +58,5 @@ pub(super) async fn show(
     let period = query.period(api.config.manager.history)?;
     let topic = api.topic(&topic).await?;
     let view = history::read(&api.broker, &topic, period).await;
-    view.map(Json).map_err(problem)
+    view.map(Json).map_err(Problem::from)
 }

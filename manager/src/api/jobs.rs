@@ -8,7 +8,7 @@ use lisa_service::http::{Problem, ProblemCode};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Api, problem};
+use super::Api;
 use crate::jobs::scheduler::{JobState, LastRun};
 use crate::operations::audit::Action;
 use crate::operations::workers::{self, WorkersList};
@@ -72,6 +72,6 @@ pub(super) async fn workers(With(api): With<Api>) -> Result<Json<Workers>, Probl
         manager: api.assignments.name().to_owned(),
         managers: assignment.managers.clone(),
         shards_held: assignment.shards.len(),
-        list: list.map_err(problem)?,
+        list: list?,
     }))
 }

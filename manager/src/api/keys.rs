@@ -6,8 +6,8 @@ use lisa_core::broker::MAX_PARKED_KEYS;
 use lisa_service::http::Problem;
 use serde::Deserialize;
 
+use super::Api;
 use super::query::{Fields, limit, value};
-use super::{Api, problem};
 use crate::operations::parked_keys::{self, KeyList};
 
 #[derive(Debug, Deserialize)]
@@ -33,5 +33,5 @@ pub(super) async fn list(
     let topic = api.topic(&topic).await?;
     let group = Api::group(&topic, &group)?;
     let page = parked_keys::list(&api.broker, &topic, group, cursor, limit).await;
-    page.map(Json).map_err(problem)
+    page.map(Json).map_err(Problem::from)
 }

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State as With;
 use lisa_service::http::Problem;
 
-use super::{Api, problem};
+use super::Api;
 use crate::recurring::{self, ScheduleList};
 
 /// Lists the schedules of this manager's configuration: the time up to which each has sent, and its next time.
@@ -12,5 +12,5 @@ use crate::recurring::{self, ScheduleList};
     responses((status = 200, description = "The schedules of this manager", body = ScheduleList)))]
 pub(super) async fn list(With(api): With<Api>) -> Result<Json<ScheduleList>, Problem> {
     let schedules = recurring::view(&api.broker, &api.config.schedules).await;
-    schedules.map(Json).map_err(problem)
+    schedules.map(Json).map_err(Problem::from)
 }

@@ -5,22 +5,24 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State as With};
 use axum::http::{HeaderMap, HeaderValue};
-use lisa_core::broker::{BrokerError, KeyCursor, TimeRange, TopicHandle, TopicStats};
+use lisa_core::broker::{
+    BrokerError, KeyCursor, StoredMessage, TimeRange, TopicHandle, TopicStats,
+};
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::topic::{Topic, TopicSettings};
-use lisa_service::http::{Problem, ProblemCode};
+use lisa_service::http::{KEY_OF_MESSAGE, Problem, ProblemCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::query::{Fields, limit, value};
-use super::{ALL_WITHIN, Api, invalid, none_known, problem, wrong_group};
+use super::{ALL_WITHIN, Api, invalid, none_known, wrong_group};
 use crate::operations::audit::{self, Action};
 use crate::operations::choose_group;
 use crate::operations::garbage_filter::Filter;
 use crate::operations::garbage_search::{self, Search};
 use crate::operations::groups::GroupView;
-use crate::operations::messages::{FindError, FullMessage, MessagePage, UNTIMED, find};
+use crate::operations::messages::{FindError, MessagePage, UNTIMED, find};
 use crate::operations::snapshot::{self, SnapshotList};
 use crate::operations::topics::{self, StatsList, TopicList, TopicPaused, stats_of_all};
 
@@ -56,14 +58,17 @@ pub(super) async fn stats(With(api): With<Api>) -> Result<Json<StatsList>, Probl
     responses((status = 200, description = "All counted topics, each with its age; `damaged` lists the topics that could not be counted, each with the error", body = SnapshotList)))]
 pub(super) async fn snapshot(With(api): With<Api>) -> Result<Json<SnapshotList>, Problem> {
     let snapshot = snapshot::read(&api.broker).await;
-    snapshot.map(Json).map_err(problem)
+    snapshot.map(Json).map_err(Problem::from)
 }
 
 /// Lists the registered topics with their settings.
 #[utoipa::path(get, operation_id = "list_topics", path = "/v1/topics", tag = "topics",
     responses((status = 200, description = "All registered topics", body = TopicList)))]
 pub(super) async fn list(With(api): With<Api>) -> Result<Json<TopicList>, Problem> {
-    topics::list(&api.broker).await.map(Json).map_err(problem)
+    topics::list(&api.broker)
+        .await
+        .map(Json)
+        .map_err(Problem::from)
 }
 
 /// Returns a topic with its settings, counts and groups. `configured` is false for a group that the settings do not name.
@@ -75,7 +80,7 @@ pub(super) async fn show(
     Path(topic): Path<String>,
 ) -> Result<Json<TopicView>, Problem> {
     let topic = api.topic(&topic).await?;
-    let stats = api.broker.stats(&topic).await.map_err(problem)?;
+    let stats = api.broker.stats(&topic).await?;
     Ok(Json(TopicView {
         topic: topic.name().clone(),
         epoch: topic.epoch(),
@@ -184,7 +189,7 @@ pub(super) async fn messages(
         .broker
         .list_within(&topic, group, state, range, query.cursor.as_deref(), limit)
         .await;
-    let page = page.map_err(problem)?;
+    let page = page?;
     Ok(Json(MessagePage::new(&topic, group, page)))
 }
 
@@ -204,7 +209,7 @@ async fn search_garbage(
         limit,
     };
     let found = garbage_search::search(&api.broker, topic, group, search).await;
-    found.map(Json).map_err(problem)
+    found.map(Json).map_err(Problem::from)
 }
 
 async fn of_key(
@@ -218,28 +223,28 @@ async fn of_key(
     match api.broker.list_of_key(topic, &key, cursor, limit).await {
         Ok(page) => Ok(Json(MessagePage::of_key(topic, page))),
         Err(error @ BrokerError::NoKeyIndex(_)) => Err(invalid("key", &error)),
-        Err(error) => Err(problem(error)),
+        Err(error) => Err(error.into()),
     }
 }
 
-/// Returns one message with its payload, its state in each group, and the reason it has not run there.
-#[utoipa::path(get, operation_id = "show_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
+/// Returns a stored message with its state in each group.
+#[utoipa::path(get, operation_id = "get_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
-        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = "The ordering key of the message, or its merge key if it has no ordering key: finds a message with a caller-supplied id directly, without asking every shard")),
-    responses((status = 200, description = "The message", body = FullMessage),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_MESSAGE)),
+    responses((status = 200, description = "The message", body = StoredMessage),
         (status = 404, description = "unknown_topic, or not_found: no such message, or it has ended (`ended`, and `into` if it was merged)"),
-        (status = 422, description = "invalid")))]
+        (status = 503, description = "unavailable")))]
 pub(super) async fn message(
     With(api): With<Api>,
     Path((topic, id)): Path<(String, String)>,
     headers: HeaderMap,
-) -> Result<Json<FullMessage>, Problem> {
+) -> Result<Json<StoredMessage>, Problem> {
     let topic = api.topic(&topic).await?;
     let id: MessageId = id.parse().map_err(|error| invalid("id", &error))?;
     let key = headers.get(KEY).map(key).transpose()?;
     match find(&api.broker, &topic, &id, key.as_ref()).await {
         Ok(message) => Ok(Json(*message)),
-        Err(FindError::Broker(error)) => Err(problem(error)),
+        Err(FindError::Broker(error)) => Err(error.into()),
         Err(FindError::Unknown { id, end, .. }) => Err(Problem::no_message(&id, end)),
         Err(error @ FindError::Unreadable { .. }) => {
             tracing::error!(topic = %topic.name(), %error, "cannot read a stored message");
@@ -286,7 +291,7 @@ async fn set_paused(
             audit::changed(*done)
         })
         .await;
-    let changed = done.map_err(problem)?;
+    let changed = done?;
     if changed {
         tracing::info!(topic = %name, paused, "paused or resumed by an operator");
     }

@@ -259,7 +259,7 @@ pub(crate) struct CheckArgs {
     #[arg(long)]
     pub(crate) topic: Option<Topic>,
     /// Age of the oldest due message of a group above which the result is a warning
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub(crate) late: Duration,
     /// Number of messages in the garbage of a group above which the result is a warning
     #[arg(long, value_name = "N", default_value_t = 0)]

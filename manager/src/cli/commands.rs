@@ -15,9 +15,12 @@ pub(crate) mod tail;
 pub(crate) mod top;
 pub(crate) mod workers;
 
+use std::fmt::Display;
 use std::io::{self, BufRead, IsTerminal};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use lisa_core::broker::{Broker, BrokerError, TimeRange};
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::misspelling;
@@ -183,12 +186,14 @@ fn show_page(page: &MessagePage, output: &Output) -> Result<(), CliError> {
         "ID", "KEY", "STATE", "TIME", "ATTEMPT", "CONSUMER", "REASON", "ERROR",
     ]);
     for message in &page.messages {
-        let time = message.due_at.as_deref().or(message.garbage_at.as_deref());
+        let time = message
+            .time()
+            .map_or(String::new(), |time| time.to_string());
         table.add_row([
             message.id.as_str(),
-            message.key.as_deref().unwrap_or_default(),
+            message.key.as_ref().map_or("", OrderingKey::as_str),
             message.state.as_str(),
-            time.unwrap_or_default(),
+            &time,
             &message.attempt.to_string(),
             message.consumer.as_deref().unwrap_or_default(),
             message.reason.map_or("", GarbageReason::as_str),
@@ -219,38 +224,36 @@ pub(crate) async fn show(
     if !output.is_table() {
         return Ok(output.object(&message)?);
     }
-    let view = &message.message;
+    let listed = &message.listed;
     let mut table = Rows::new(["", ""]);
+    fn text(value: Option<impl Display>) -> String {
+        value.map_or(String::new(), |value| value.to_string())
+    }
     let mut row = |name: &str, value: &str| {
         if !value.is_empty() {
             table.add_row([name, value]);
         }
     };
-    row("id", view.id.as_str());
+    row("id", listed.id.as_str());
     row("topic", message.topic.as_str());
-    row("state", view.state.as_str());
-    row("due at", view.due_at.as_deref().unwrap_or_default());
-    row("garbage at", view.garbage_at.as_deref().unwrap_or_default());
-    row("attempt", &view.attempt.to_string());
-    row("consumer", view.consumer.as_deref().unwrap_or_default());
-    row("reason", view.reason.map_or("", GarbageReason::as_str));
-    row("error", view.error.as_deref().unwrap_or_default());
+    row("state", listed.state.as_str());
+    row("due at", &text(listed.due_at));
+    row("garbage at", &text(listed.garbage_at));
+    row("attempt", &listed.attempt.to_string());
+    row("consumer", listed.consumer.as_deref().unwrap_or_default());
+    row("reason", listed.reason.map_or("", GarbageReason::as_str));
+    row("error", listed.error.as_deref().unwrap_or_default());
     row("max attempts", &message.max_attempts.to_string());
     let retry = message.retry.as_ref().map(|retry| json!(retry).to_string());
     row("retry", &retry.unwrap_or_default());
-    row("key", view.key.as_deref().unwrap_or_default());
+    row("key", listed.key.as_ref().map_or("", OrderingKey::as_str));
     row(
         "merge key",
         message.merge_key.as_deref().unwrap_or_default(),
     );
-    row(
-        "priority",
-        &message.priority.map_or(String::new(), |n| n.to_string()),
-    );
-    row(
-        "expires at",
-        message.expires_at.as_deref().unwrap_or_default(),
-    );
+    let priority = Some(message.priority).filter(|priority| *priority != 0);
+    row("priority", &text(priority));
+    row("expires at", &text(message.expires_at));
     for copy in &message.groups {
         row(&format!("group {}", copy.group), &explain::why(copy));
         for attempt in &copy.attempts {
@@ -264,11 +267,10 @@ pub(crate) async fn show(
     for (name, value) in message.headers.iter() {
         row(&format!("header {name}"), value);
     }
-    row("payload", message.payload.as_deref().unwrap_or_default());
-    row(
-        "payload (base64)",
-        message.payload_base64.as_deref().unwrap_or_default(),
-    );
+    match message.payload.text() {
+        Some(text) => row("payload", text),
+        None => row("payload (base64)", &STANDARD.encode(&message.payload.0)),
+    }
     print(&table.to_string())
 }
 

@@ -23,6 +23,7 @@ use super::client::Client;
 use super::commands::{ALL_WITHIN, failed, nearest_topic};
 use super::error::CliError;
 use super::manager_flags::needs_redis;
+use crate::operations::attention::{self, Attention, Limits};
 use crate::operations::audit::{self, Action, AuditPage};
 use crate::operations::choose_group::among;
 use crate::operations::forecast::{self, ForecastView, Period};
@@ -71,6 +72,23 @@ impl Relay {
         match self {
             Redis { broker, .. } => Ok(stats_of_all(broker, ALL_WITHIN).await?),
             Manager(client) => client.get(&["stats"]).answer().await,
+        }
+    }
+
+    /// Reads what needs attention, in all topics or in one.
+    pub(crate) async fn attention(
+        &self,
+        topic: Option<&Topic>,
+        limits: &Limits,
+    ) -> Result<Attention, CliError> {
+        match self {
+            Redis { broker, .. } => Ok(attention::read(broker, topic, limits, ALL_WITHIN).await?),
+            Manager(client) => {
+                let call = client.get(&["attention"]).query("topic", topic);
+                let call = call.query("late", Some(in_ms(limits.late)));
+                let call = call.query("oldest", Some(in_ms(limits.oldest)));
+                call.query("garbage", Some(limits.garbage)).answer().await
+            }
         }
     }
 

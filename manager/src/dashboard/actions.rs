@@ -250,11 +250,7 @@ pub(super) async fn ask_message(
     let back = format!("/topics/{name}/messages/{}", part(&id));
     let path = format!("{back}/{verb}");
     let api = format!("/v1{back}");
-    let due = message
-        .message
-        .due_at
-        .as_deref()
-        .and_then(|due| due.parse::<UnixMs>().ok());
+    let due = message.listed.due_at;
     let of_query = Fields::parse(query.unwrap_or_default().as_bytes());
     let mut fields = html! {};
     let commands = Commands::default();

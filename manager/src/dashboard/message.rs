@@ -4,19 +4,17 @@ use axum::Extension;
 use axum::extract::{Path, State as With};
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use base64::Engine as _;
-use lisa_core::broker::{FailedAttempt, FailedOutcome, TopicHandle};
+use lisa_core::broker::{FailedAttempt, FailedOutcome, MessageInGroup, StoredMessage, TopicHandle};
 use lisa_core::message::MessageId;
-use lisa_core::time::UnixMs;
 use lisa_service::http::auth::Scope;
 use maud::{Markup, html};
 
 use super::Dashboard;
 use super::page::{Context, Failure, Page, Section};
-use super::parts::{Commands, confirm_link, exact, post_button, relative, relative_text, state};
+use super::parts::{Commands, confirm_link, exact, post_button, relative, state};
 use super::text::{hex_dump, indented_json, part, size, visible, visible_lines};
 use crate::operations::garbage::Verb;
-use crate::operations::messages::{CopyView, FindError, FullMessage, find};
+use crate::operations::messages::{FindError, find};
 
 /// The most of a payload that is shown, in bytes; the rest can be downloaded.
 const MOST_SHOWN: usize = 16 * 1024;
@@ -28,7 +26,7 @@ pub(super) async fn find_message(
     dashboard: &Dashboard,
     topic: &TopicHandle,
     id: &str,
-) -> Result<Box<FullMessage>, Failure> {
+) -> Result<Box<StoredMessage>, Failure> {
     let id: MessageId = id.parse().map_err(|error| Failure::invalid("id", &error))?;
     let mut failed = None;
     let read = async {
@@ -105,7 +103,7 @@ pub(super) async fn download(
     context.require(Scope::Payload)?;
     let topic = dashboard.topic(&topic).await?;
     let message = find_message(&dashboard, &topic, &id).await?;
-    let bytes = payload(&message);
+    let bytes = message.payload.0.clone();
     let name: String = id
         .chars()
         .map(|c| {
@@ -128,18 +126,8 @@ pub(super) async fn download(
         .into_response())
 }
 
-fn payload(message: &FullMessage) -> Vec<u8> {
-    match (&message.payload, &message.payload_base64) {
-        (Some(text), _) => text.clone().into_bytes(),
-        (None, Some(text)) => base64::engine::general_purpose::STANDARD
-            .decode(text)
-            .unwrap_or_default(),
-        (None, None) => Vec::new(),
-    }
-}
-
 /// Returns true if a message can be cancelled, rescheduled and delivered now.
-fn is_changeable(message: &FullMessage) -> bool {
+fn is_changeable(message: &StoredMessage) -> bool {
     let mut states = message.groups.iter().map(|copy| &*copy.state);
     let is_held = |state| matches!(state, "ready" | "in_flight" | "unknown");
     let is_pending = |state| matches!(state, "waiting" | "backlog" | "parked" | "retry");
@@ -147,8 +135,8 @@ fn is_changeable(message: &FullMessage) -> bool {
 }
 
 /// Returns the commands for what can be done with a message in its states.
-fn commands_for(context: &Context, topic: &str, message: &FullMessage) -> Commands {
-    let id = message.message.id.as_str();
+fn commands_for(context: &Context, topic: &str, message: &StoredMessage) -> Commands {
+    let id = message.listed.id.as_str();
     let api = format!("/v1/topics/{topic}/messages/{}", part(id));
     let words = ["messages", "show", topic, "--", id];
     let mut commands = Commands::default()
@@ -192,16 +180,16 @@ fn step(is_done: bool, title: &str, detail: Markup) -> Markup {
 fn render(
     context: &Context,
     topic: &TopicHandle,
-    message: &FullMessage,
+    message: &StoredMessage,
     hidden: Option<&str>,
 ) -> Markup {
     // Without an index, the messages of a key cannot be listed.
     let has_index = topic.settings().key_index;
     let topic = topic.name().as_str();
-    let view = &message.message;
-    let id = view.id.as_str();
+    let listed = &message.listed;
+    let id = listed.id.as_str();
     let commands = commands_for(context, topic, message);
-    let sent = view.id.generated_at();
+    let sent = listed.id.generated_at();
     html! {
         section #why data-live aria-labelledby="why-title" {
             h2 #why-title { "State in each group" }
@@ -222,33 +210,33 @@ fn render(
             h2 #time-title { "Timeline" }
             ol.timeline {
                 @if let Some(sent) = sent { (step(true, "Sent", html! { (exact(sent)) })) }
-                @if let Some(due) = &view.due_at {
-                    @let is_past = due.parse().is_ok_and(|due: UnixMs| due <= context.now);
-                    @let title = if view.state.as_str() == "retry" { format!("Attempt {}", view.attempt) } else { "Due".to_owned() };
-                    (step(is_past, &title, html! { (relative_text(due, context.now)) span.muted { " " (due) } }))
+                @if let Some(due) = listed.due_at {
+                    @let is_past = due <= context.now;
+                    @let title = if listed.state.as_str() == "retry" { format!("Attempt {}", listed.attempt) } else { "Due".to_owned() };
+                    (step(is_past, &title, html! { (relative(due, context.now)) span.muted { " " (due) } }))
                 }
                 @for copy in &message.groups { @for attempt in copy.attempts.iter().rev() {
                     (step(true, attempt_title(attempt), html! { (relative(attempt.at, context.now)) @if let Some(consumer) = &attempt.consumer { " on " span.mono { (visible(consumer)) } } @if message.groups.len() > 1 { " in " (copy.group) } ": " (visible(&attempt.error)) }))
                 } }
-                @if let Some(consumer) = &view.consumer { (step(true, &format!("Attempt {}", view.attempt), html! { "held by " span.mono { (visible(consumer)) } })) }
-                @if let Some(at) = &view.garbage_at { (step(true, "Garbage (dead letter)", html! { (relative_text(at, context.now)) " after " (view.attempt) @if view.attempt == 1 { " attempt" } @else { " attempts" } @if let Some(reason) = view.reason { ", " (reason.as_str()) } })) }
-                @if let Some(at) = &message.expires_at { (step(false, "Expires", html! { (relative_text(at, context.now)) })) }
+                @if let Some(consumer) = &listed.consumer { (step(true, &format!("Attempt {}", listed.attempt), html! { "held by " span.mono { (visible(consumer)) } })) }
+                @if let Some(at) = listed.garbage_at { (step(true, "Garbage (dead letter)", html! { (relative(at, context.now)) " after " (listed.attempt) @if listed.attempt == 1 { " attempt" } @else { " attempts" } @if let Some(reason) = listed.reason { ", " (reason.as_str()) } })) }
+                @if let Some(at) = message.expires_at { (step(false, "Expires", html! { (relative(at, context.now)) })) }
             }
-            @if let Some(error) = &view.error { div.card.last-error { h3 { "Last error" } pre tabindex="0" { (visible_lines(error)) } } }
+            @if let Some(error) = &listed.error { div.card.last-error { h3 { "Last error" } pre tabindex="0" { (visible_lines(error)) } } }
         }
         section aria-labelledby="about-title" {
             h2 #about-title { "Attributes" }
             dl.pairs {
                 div { dt { "Id" } dd.mono { (visible(id)) " " button.copy.quiet type="button" data-copy=(id) { "Copy" } } }
-                div { dt { "Attempt" } dd { (view.attempt) " of " (message.max_attempts) } }
-                @if let Some(key) = &view.key { div { dt { "Ordering key" } dd.mono { @if has_index { a href=(context.link(format!("/topics/{topic}/messages?key={}", part(key)))) { (visible(key)) } } @else { (visible(key)) } } } }
+                div { dt { "Attempt" } dd { (listed.attempt) " of " (message.max_attempts) } }
+                @if let Some(key) = &listed.key { div { dt { "Ordering key" } dd.mono { @if has_index { a href=(context.link(format!("/topics/{topic}/messages?key={}", part(key.as_str())))) { (visible(key.as_str())) } } @else { (visible(key.as_str())) } } } }
                 @if let Some(key) = &message.merge_key { div { dt { "Merge key" } dd.mono { (visible(key)) } } }
-                div { dt { "Priority" } dd { (message.priority.unwrap_or(0)) } }
+                div { dt { "Priority" } dd { (message.priority) } }
                 @if let Some(retry) = &message.retry { div { dt { "Retry" } dd.mono { (visible(&serde_json::to_string(retry).unwrap_or_default())) } } }
             }
         }
         section aria-labelledby="payload-title" {
-            div.section-row { h2 #payload-title { "Payload " span.badge { (size(payload(message).len() as u64)) } }
+            div.section-row { h2 #payload-title { "Payload " span.badge { (size(message.payload.0.len() as u64)) } }
                 @if hidden.is_none() { a href=(context.link(format!("/topics/{topic}/messages/{}/payload", part(id)))) { "Download" } } }
             @match hidden {
                 Some(reason) => p.card.muted { (reason) },
@@ -265,7 +253,7 @@ fn render(
 }
 
 /// Returns the reason for a state, with a link to the message that holds the ordering key.
-fn why(context: &Context, topic: &str, copy: &CopyView) -> Markup {
+fn why(context: &Context, topic: &str, copy: &MessageInGroup) -> Markup {
     let split = |id: &MessageId| Some((id.as_str().to_owned(), copy.why.split_once(id.as_str())?));
     let Some((id, (before, after))) = copy.holder.as_ref().and_then(split) else {
         return visible(&copy.why);
@@ -283,7 +271,7 @@ fn attempt_title(attempt: &FailedAttempt) -> &'static str {
     }
 }
 
-fn shown_payload(message: &FullMessage) -> Markup {
+fn shown_payload(message: &StoredMessage) -> Markup {
     let cut = |text: &str| -> (String, bool) {
         let mut end = text.len().min(MOST_SHOWN);
         while !text.is_char_boundary(end) {
@@ -291,8 +279,8 @@ fn shown_payload(message: &FullMessage) -> Markup {
         }
         (text[..end].to_owned(), end < text.len())
     };
-    let (text, kind, is_cut) = match &message.payload {
-        Some(text) if text.is_empty() => return html! { p.card.muted { "Empty" } },
+    let (text, kind, is_cut) = match message.payload.text() {
+        Some("") => return html! { p.card.muted { "Empty" } },
         Some(text) => {
             let json = (text.len() <= MOST_SHOWN)
                 .then(|| indented_json(text))
@@ -302,7 +290,7 @@ fn shown_payload(message: &FullMessage) -> Markup {
             (json.unwrap_or(text), kind, is_cut)
         }
         None => {
-            let bytes = payload(message);
+            let bytes = &message.payload.0;
             (
                 hex_dump(&bytes[..bytes.len().min(MOST_HEX)]),
                 "Hex",
@@ -312,7 +300,7 @@ fn shown_payload(message: &FullMessage) -> Markup {
     };
     html! {
         div.payload {
-            div.payload-head { span { (kind) } @if let Some(raw) = &message.payload { @if !is_cut { button.copy.quiet type="button" data-copy=(raw) { "Copy" } } } }
+            div.payload-head { span { (kind) } @if let Some(raw) = message.payload.text() { @if !is_cut { button.copy.quiet type="button" data-copy=(raw) { "Copy" } } } }
             pre tabindex="0" { code { (visible_lines(&text)) } }
             @if is_cut { p.muted { "Truncated. Download the payload to see the rest." } }
         }

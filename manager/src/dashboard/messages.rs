@@ -2,7 +2,7 @@
 
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State as With};
-use lisa_core::broker::{BrokerError, InvalidCursor, KeyCursor, TopicHandle};
+use lisa_core::broker::{BrokerError, InvalidCursor, KeyCursor, ListedMessage, TopicHandle};
 use lisa_core::message::OrderingKey;
 use lisa_core::state::State;
 use maud::{Markup, html};
@@ -10,10 +10,10 @@ use maud::{Markup, html};
 use super::Dashboard;
 use super::form::Fields;
 use super::page::{Context, Failure, Page, Section};
-use super::parts::{Commands, command, empty, relative_text, state};
+use super::parts::{Commands, command, empty, relative, state};
 use super::text::{part, visible};
 use crate::operations::choose_group::choose_for;
-use crate::operations::messages::{MessagePage, MessageView};
+use crate::operations::messages::MessagePage;
 
 /// The messages of one page.
 const ROWS: usize = 50;
@@ -184,7 +184,7 @@ fn render(
 }
 
 /// Returns messages as rows without payloads. Ordering keys have a column if there are any.
-pub(super) fn table(context: &Context, topic: &str, messages: &[MessageView]) -> Markup {
+pub(super) fn table(context: &Context, topic: &str, messages: &[ListedMessage]) -> Markup {
     let has_keys = messages.iter().any(|message| message.key.is_some());
     html! {
         table.rows {
@@ -192,9 +192,9 @@ pub(super) fn table(context: &Context, topic: &str, messages: &[MessageView]) ->
             thead { tr { th scope="col" { "Id" } @if has_keys { th scope="col" { "Ordering key" } } th scope="col" { "State" } th scope="col" { "Time" } th.n scope="col" { "Attempt" } th scope="col" { "Consumer or last error" } } }
             tbody { @for message in messages { tr {
                 th.id scope="row" data-label="Id" { a.row-link href=(context.link(format!("/topics/{topic}/messages/{}", part(message.id.as_str())))) { (visible(message.id.as_str())) } }
-                @if has_keys { td.mono data-label="Ordering key" { @match &message.key { Some(key) => (visible(key)), None => { span.zero { "–" } } } } }
+                @if has_keys { td.mono data-label="Ordering key" { @match &message.key { Some(key) => (visible(key.as_str())), None => { span.zero { "–" } } } } }
                 td data-label="State" { (state(message.state.as_str())) @if let Some(reason) = message.reason { " " span.muted { (reason.as_str()) } } }
-                td data-label="Time" { @match message.due_at.as_ref().or(message.garbage_at.as_ref()) { Some(at) => (relative_text(at, context.now)), None => { span.zero { "–" } } } }
+                td data-label="Time" { @match message.time() { Some(at) => (relative(at, context.now)), None => { span.zero { "–" } } } }
                 td.n data-label="Attempt" { (message.attempt) }
                 td.error data-label="Consumer or last error" {
                     @if let Some(consumer) = &message.consumer { span.mono { (visible(consumer)) } }

@@ -6,6 +6,7 @@ use axum::Extension;
 use axum::extract::{RawQuery, State as With};
 use lisa_core::broker::TopicStats;
 use lisa_core::time::millis;
+use lisa_core::topic::Group;
 use maud::{Markup, html};
 
 use super::Dashboard;
@@ -17,6 +18,7 @@ use super::parts::{
     Level, accounted_for, command, count, count_link, empty, sign, staleness, tag, tile,
 };
 use super::text::{grouped, messages, part, span, spelled_out, visible};
+use crate::operations::attention::{Limits, Trouble, TroubleKind, attention};
 use crate::operations::newest_counts::NewestCounts;
 use crate::operations::topics::StatsList;
 
@@ -24,23 +26,8 @@ use crate::operations::topics::StatsList;
 const ROWS: usize = 100;
 /// The most things that are listed as needing attention, unless the query asks for all.
 const MOST_TROUBLES: usize = 12;
-/// The lateness above which a topic needs attention.
-const LATE_MS: u64 = 5000;
-/// The age of a ready message that no consumer reads.
-const UNREAD_MS: u64 = 10_000;
-
 /// The age of counts from which something is wrong: managers write them every five seconds.
 const OLD: Duration = Duration::from_secs(30);
-
-/// Something that needs attention.
-struct Trouble {
-    level: Level,
-    /// The topic, or the topic and group.
-    at: String,
-    text: String,
-    path: String,
-    label: &'static str,
-}
 
 pub(super) async fn show(
     With(dashboard): With<Dashboard>,
@@ -60,122 +47,28 @@ pub(super) async fn show(
     Ok(Page::new(Section::Overview, "Overview", body).live())
 }
 
-fn troubles(list: &StatsList) -> Vec<Trouble> {
-    let mut all = Vec::new();
-    let mut add = |level, at: String, text: String, path: String, label| {
-        all.push(Trouble {
-            level,
-            at,
-            text,
-            path,
-            label,
-        });
+/// Returns where to look at a trouble: the path, and its label.
+fn remedy(trouble: &Trouble) -> (String, &'static str) {
+    let page = match &trouble.topic {
+        Some(topic) => format!("/topics/{}", part(topic)),
+        None => return ("/workers".to_owned(), "Workers"),
     };
-    if list.managers == Some(0) {
-        add(
-            Level::Bad,
-            "managers".into(),
-            "none is running: due messages are not moved until one starts".into(),
-            "/workers".into(),
-            "Workers",
-        );
-    }
-    for damaged in &list.missing.damaged {
-        let path = format!("/topics/{}/doctor", part(&damaged.topic));
-        add(
-            Level::Bad,
-            damaged.topic.clone(),
-            format!("cannot be read: {}", damaged.error),
-            path,
-            "Examine",
-        );
-    }
-    for topic in &list.missing.unanswered {
-        add(
-            Level::Warn,
-            topic.to_string(),
-            "Redis did not answer for this topic".into(),
-            format!("/topics/{topic}"),
-            "Open",
-        );
-    }
-    for topic in &list.topics {
-        let name = &topic.topic;
-        let (lost, torn) = (topic.conservation_error, topic.missing_records());
-        if lost + torn > 0 {
-            let text = match lost {
-                0 => format!("{} without a record", messages(torn)),
-                _ => format!("{} unaccounted for", messages(lost)),
-            };
-            let path = format!("/topics/{name}/doctor");
-            add(Level::Bad, name.to_string(), text, path, "Examine");
+    match trouble.kind {
+        TroubleKind::Damaged | TroubleKind::Unaccounted | TroubleKind::MissingRecords => {
+            (format!("{page}/doctor"), "Examine")
         }
-    }
-    for topic in &list.topics {
-        let name = &topic.topic;
-        let page = format!("/topics/{name}");
-        if topic.paused {
-            add(
-                Level::Warn,
-                name.to_string(),
-                "is paused: nothing becomes ready".into(),
-                page.clone(),
-                "Open",
-            );
+        TroubleKind::NoConsumer => ("/workers".to_owned(), "Workers"),
+        TroubleKind::Garbage => {
+            let group = trouble.group.as_ref().map_or("", Group::as_str);
+            (format!("{page}/garbage?group={group}"), "See errors")
         }
-        for group in &topic.groups {
-            let at = format!("{name}/{}", group.group);
-            let unread =
-                group.ready > 0 && group.consumers == 0 && group.oldest_ready_age_ms >= UNREAD_MS;
-            if unread {
-                let text = format!(
-                    "no consumer reads it: {} ready, the oldest due {} ago",
-                    grouped(group.ready),
-                    span(group.oldest_ready_age_ms)
-                );
-                add(Level::Bad, at.clone(), text, "/workers".into(), "Workers");
-            } else if group.oldest_due_age_ms >= LATE_MS && !group.paused && !topic.paused {
-                let text = format!(
-                    "is late: the oldest message was due {} ago",
-                    span(group.oldest_due_age_ms)
-                );
-                add(Level::Warn, at.clone(), text, page.clone(), "Open");
-            }
-            if group.garbage > 0 {
-                let text = format!("{} in garbage (dead letters)", grouped(group.garbage));
-                let path = format!("/topics/{name}/garbage?group={}", group.group);
-                add(Level::Warn, at.clone(), text, path, "See errors");
-            }
-            if group.paused {
-                add(
-                    Level::Warn,
-                    at.clone(),
-                    format!("is paused: {} held back", grouped(group.backlog)),
-                    page.clone(),
-                    "Open",
-                );
-            }
-            if let Some(how) = group.retiring {
-                add(
-                    Level::Warn,
-                    at.clone(),
-                    format!("is retiring ({})", how.as_str()),
-                    page.clone(),
-                    "Open",
-                );
-            } else if group.unconfigured {
-                add(
-                    Level::Warn,
-                    at,
-                    "is not in the configuration, but still gets every message".into(),
-                    page.clone(),
-                    "Open",
-                );
-            }
-        }
+        TroubleKind::NoManager
+        | TroubleKind::Unreadable
+        | TroubleKind::Late
+        | TroubleKind::Paused
+        | TroubleKind::Retiring
+        | TroubleKind::Unconfigured => (page, "Open"),
     }
-    all.sort_by_key(|trouble| trouble.level);
-    all
 }
 
 /// Returns how much trouble a topic has; more comes first.
@@ -206,7 +99,7 @@ fn render(
         return staleness("stale", reading);
     };
     let list = &counts.list;
-    let troubles = troubles(list);
+    let troubles = attention(list, &Limits::default()).troubles;
     let mut topics: Vec<&TopicStats> = list
         .topics
         .iter()
@@ -230,11 +123,12 @@ fn render(
                 h2 #attention-title { "Needs attention " span.badge { (troubles.len()) } }
                 ul.troubles {
                     @for trouble in troubles.iter().take(most) {
+                        @let (subject, (path, label)) = (trouble.subject(), remedy(trouble));
                         li {
-                            (sign(trouble.level))
-                            span.at { (visible(&trouble.at)) }
-                            span.text { (visible(&trouble.text)) }
-                            a href=(context.link(&trouble.path)) aria-label=(spelled_out(&format!("{}: {}", trouble.label, trouble.at))) { (trouble.label) }
+                            (sign(trouble.status.into()))
+                            @if !subject.is_empty() { span.at { (visible(&subject)) } }
+                            span.text { (visible(&trouble.what)) }
+                            a href=(context.link(&path)) aria-label=(spelled_out(format!("{label}: {subject}").trim_end_matches(": "))) { (label) }
                         }
                     }
                     @if troubles.len() > most { li.more { a href=(format!("{}&attention=all#attention-title", link(page))) { "and " (troubles.len() - most) " more" } } }
@@ -298,7 +192,7 @@ fn health(list: &StatsList, age: Duration) -> Markup {
             }
         }
         p {
-            (sign(if oldest >= LATE_MS { Level::Warn } else { Level::Ok }))
+            (sign(if Duration::from_millis(oldest) > Limits::default().late { Level::Warn } else { Level::Ok }))
             span { @if oldest == 0 { "Nothing is overdue" } @else { "Oldest due message " (span(oldest)) " late" } }
         }
         p {

@@ -433,7 +433,7 @@ impl From<Problem> for Failure {
 
 impl From<BrokerError> for Failure {
     fn from(error: BrokerError) -> Self {
-        crate::api::problem(error).into()
+        Problem::from(error).into()
     }
 }
 

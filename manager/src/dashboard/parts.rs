@@ -11,6 +11,7 @@ use maud::{Markup, html};
 use super::cache::Reading;
 use super::page::Context;
 use super::text::{counted, grouped, part, shell, span, visible, visible_lines};
+use crate::operations::attention::Status;
 use crate::operations::garbage::Verb;
 use crate::operations::topics::Missing;
 
@@ -66,6 +67,18 @@ pub(super) enum Level {
     Note,
     Ok,
     Unknown,
+}
+
+impl From<Status> for Level {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Ok => Self::Ok,
+            Status::Notice => Self::Note,
+            Status::Warning => Self::Warn,
+            Status::Unknown => Self::Unknown,
+            Status::Critical => Self::Bad,
+        }
+    }
 }
 
 impl Level {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lisa_core::broker::{Broker, BrokerError, Listed, TopicHandle};
+use lisa_core::broker::{Broker, BrokerError, ListedMessage, TopicHandle};
 use lisa_core::message::MessageId;
 use lisa_core::state::GarbageReason;
 use lisa_core::time::{UnixMs, shorten_to};
@@ -93,18 +93,15 @@ struct Similar {
     example: Example,
 }
 
-fn group_by_error(messages: Vec<Listed>) -> Vec<ErrorGroup> {
+fn group_by_error(messages: Vec<ListedMessage>) -> Vec<ErrorGroup> {
     let mut similar: BTreeMap<(GarbageReason, String), Similar> = BTreeMap::new();
-    for Listed {
-        id, time, garbage, ..
-    } in messages
-    {
-        let (Some(at), Some(garbage)) = (time, garbage) else {
+    for message in messages {
+        let (Some(at), Some(reason)) = (message.garbage_at, message.reason) else {
             continue;
         };
-        let error = garbage.error;
+        let (id, error) = (message.id, message.error.unwrap_or_default());
         let similar = similar
-            .entry((garbage.reason, pattern(&error)))
+            .entry((reason, pattern(&error)))
             .or_insert_with(|| Similar {
                 count: 0,
                 first: at,
@@ -246,7 +243,6 @@ fn without_numbers(word: &str, pattern: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use lisa_core::broker::GarbageInfo;
     use lisa_core::state::State;
 
     use super::*;
@@ -282,20 +278,12 @@ mod tests {
         assert_eq!(pattern(&long).chars().count(), PATTERN + 1);
     }
 
-    fn in_garbage(id: &str, at: u64, reason: GarbageReason, error: &str) -> Listed {
-        Listed {
-            id: id.parse().unwrap(),
-            state: State::Garbage,
-            time: Some(UnixMs::new(at)),
-            attempt: 1,
-            key: None,
-            consumer: None,
-            last_error: None,
-            garbage: Some(GarbageInfo {
-                reason,
-                attempts: 1,
-                error: error.to_owned(),
-            }),
+    fn in_garbage(id: &str, at: u64, reason: GarbageReason, error: &str) -> ListedMessage {
+        let (id, at) = (id.parse().unwrap(), UnixMs::new(at));
+        ListedMessage {
+            reason: Some(reason),
+            error: Some(error.to_owned()),
+            ..ListedMessage::new(id, State::Garbage, Some(at), 1)
         }
     }
 

@@ -128,7 +128,7 @@ pub(crate) async fn sweep(
         let seen: Vec<_> = page
             .items
             .into_iter()
-            .filter_map(|message| Some((message.id, message.time?)))
+            .filter_map(|message| Some((message.id, message.garbage_at?)))
             .filter(|(_, since)| *since <= newest)
             .collect();
         let done = if dry_run {

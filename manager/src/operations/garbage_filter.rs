@@ -1,6 +1,5 @@
 //! The filter of a garbage job or a search: the messages in garbage that it takes.
 
-use lisa_core::broker::GarbageInfo;
 use lisa_core::message::OrderingKey;
 use lisa_core::state::GarbageReason;
 use lisa_core::time::UnixMs;
@@ -96,19 +95,24 @@ impl Filter {
 }
 
 impl Conditions {
-    /// Returns true if a message matches. It has no `info` if its reason cannot be read.
-    pub(super) fn matches(&self, info: Option<&GarbageInfo>, key: Option<&OrderingKey>) -> bool {
+    /// Returns true if a message matches. It has no `reason` and `error` if they cannot be read.
+    pub(super) fn matches(
+        &self,
+        reason: Option<GarbageReason>,
+        error: Option<&str>,
+        key: Option<&OrderingKey>,
+    ) -> bool {
         if self.key.is_some() && self.key.as_ref() != key {
             return false;
         }
-        let Some(info) = info else {
+        let Some(reason) = reason else {
             // Only a filter without conditions on the reason takes it.
             return self.error.is_none() && self.reason.is_none();
         };
-        if self.reason.is_some_and(|reason| reason != info.reason) {
+        if self.reason.is_some_and(|wanted| wanted != reason) {
             return false;
         }
-        let mut rest = info.error.as_str();
+        let mut rest = error.unwrap_or_default();
         self.error.iter().flatten().all(|part| {
             let found = rest.find(part.as_str());
             if let Some(at) = found {
@@ -136,12 +140,11 @@ mod tests {
             error: Some(error.to_owned()),
             ..Filter::default()
         };
-        let info = GarbageInfo {
-            reason: GarbageReason::Exhausted,
-            attempts: 3,
-            error: found.to_owned(),
-        };
-        filter.conditions().unwrap().matches(Some(&info), None)
+        let reason = Some(GarbageReason::Exhausted);
+        filter
+            .conditions()
+            .unwrap()
+            .matches(reason, Some(found), None)
     }
 
     #[test]
@@ -169,7 +172,7 @@ mod tests {
         let conditions = filter.conditions().unwrap();
         let matches = |key: Option<&str>| {
             let key = key.map(|key| key.parse().unwrap());
-            conditions.matches(None, key.as_ref())
+            conditions.matches(None, None, key.as_ref())
         };
         assert!(matches(Some("customer-7")));
         for other in [None, Some("customer-70"), Some("Customer-7")] {

@@ -207,7 +207,11 @@ async fn matching(
     }
     let pairs = page.iter().zip(&keys);
     Ok(pairs
-        .map(|(message, key)| conditions.matches(message.info.as_ref(), key.as_ref()))
+        .map(|(message, key)| {
+            let info = message.info.as_ref();
+            let (reason, error) = (info.map(|info| info.reason), info.map(|info| &*info.error));
+            conditions.matches(reason, error, key.as_ref())
+        })
         .collect())
 }
 

@@ -1,6 +1,8 @@
 //! Searches a group's garbage for the messages that match a filter.
 
-use lisa_core::broker::{Broker, BrokerError, Listed, MAX_BATCH, Page, TimeRange, TopicHandle};
+use lisa_core::broker::{
+    Broker, BrokerError, ListedMessage, MAX_BATCH, Page, TimeRange, TopicHandle,
+};
 use lisa_core::state::State;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::Group;
@@ -44,8 +46,9 @@ pub(crate) async fn search(
             .list_within(topic, group, State::Garbage, range, cursor, limit)
             .await
     };
-    let matches =
-        |listed: &Listed| conditions.matches(listed.garbage.as_ref(), listed.key.as_ref());
+    let matches = |listed: &ListedMessage| {
+        conditions.matches(listed.reason, listed.error.as_deref(), listed.key.as_ref())
+    };
     let mut items = Vec::new();
     let mut next = search.cursor.map(str::to_owned);
     let mut looked_at = 0;

@@ -78,6 +78,17 @@ pub(crate) struct StatsList {
     pub(crate) missing: Missing,
 }
 
+impl StatsList {
+    /// Drops all but one topic. Returns false if that is not registered.
+    pub(crate) fn keep_only(&mut self, topic: &Topic) -> bool {
+        self.topics.retain(|stats| stats.topic == *topic);
+        let missing = &mut self.missing;
+        missing.damaged.retain(|one| one.topic == topic.as_str());
+        missing.unanswered.retain(|name| name == topic);
+        !self.topics.is_empty() || !self.missing.is_empty()
+    }
+}
+
 /// The topics missing from a result about all topics.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Missing {

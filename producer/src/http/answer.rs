@@ -3,12 +3,11 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use lisa_core::broker::{BrokerError, FailedAttempt, GarbageInfo, GroupCopy};
+use lisa_core::broker::BrokerError;
 use lisa_core::durability::Durability;
 use lisa_core::message::{Headers, MessageId, Record};
-use lisa_core::openapi::{copy_states, one_of};
-use lisa_core::retry::RetryPolicy;
-use lisa_core::state::{Blocked, End, GarbageReason, SendOutcome, State};
+use lisa_core::openapi::one_of;
+use lisa_core::state::{Blocked, End, SendOutcome};
 use lisa_core::time::UnixMs;
 use lisa_core::topic::Group;
 use lisa_service::http::{Problem, ProblemCode};
@@ -18,7 +17,6 @@ use utoipa::openapi::schema::Object;
 
 use crate::error::SendError;
 use crate::receipt::Receipt;
-use crate::stored::StoredMessage;
 
 /// The outcome of a reschedule.
 const RESCHEDULED: &str = "rescheduled";
@@ -150,130 +148,6 @@ impl<'a> Cancelled<'a> {
             payload,
             payload_base64,
             in_garbage,
-        }
-    }
-}
-
-/// A stored message with its state.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Message)]
-pub(super) struct Seen<'a> {
-    id: &'a str,
-    topic: &'a str,
-    state: State,
-    /// The time it is due or retried; null in garbage, and for a ready message behind so many others that its due time is
-    /// not read.
-    due_at: Option<String>,
-    /// The number of the current or next attempt; for garbage, of attempts made.
-    attempt: u32,
-    /// The number of attempts after which it goes to garbage (dead letters): its own limit, or the topic's.
-    max_attempts: u32,
-    /// Its own retry policy, with the keys of the configuration; null if the topic's applies.
-    #[schema(value_type = Option<RetryPolicy>)]
-    retry: Option<&'a RetryPolicy>,
-    /// The consumer that holds it while it is in flight.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    consumer: Option<&'a str>,
-    /// The last error, unless it is in garbage.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_error: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    garbage: Option<Garbage<'a>>,
-    /// Its ordering key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    merge_key: Option<&'a str>,
-    priority: i32,
-    /// The time it expires; null if it does not expire.
-    expires_at: Option<String>,
-    /// Its state in each group, and the reason it waits there. `state` above is that of the first group that owes it.
-    groups: Vec<SeenCopy<'a>>,
-    #[schema(value_type = Headers)]
-    headers: &'a Headers,
-    /// The payload, if it is UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, required = false)]
-    payload: Option<String>,
-    /// Any other payload, in base64 with padding.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, required = false)]
-    payload_base64: Option<String>,
-}
-
-/// The state of a message in one group.
-#[derive(Serialize, ToSchema)]
-#[schema(as = MessageInGroup)]
-struct SeenCopy<'a> {
-    group: &'a str,
-    /// A state as above; `done` if the group no longer owes it; `unknown` if it may be behind more entries of the stream
-    /// than are read.
-    #[schema(schema_with = copy_states)]
-    state: &'static str,
-    /// The thing it waits for, in words; says "at least" behind many others.
-    why: &'a str,
-    /// The message that holds its ordering key, if it is parked.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    holder: Option<&'a MessageId>,
-    /// The last failed attempts, up to five, newest first.
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    attempts: &'a [FailedAttempt],
-}
-
-impl<'a> From<&'a GroupCopy> for SeenCopy<'a> {
-    fn from(copy: &'a GroupCopy) -> Self {
-        Self {
-            group: copy.group.as_str(),
-            state: copy.state(),
-            why: &copy.why,
-            holder: copy.holder.as_ref(),
-            attempts: &copy.attempts,
-        }
-    }
-}
-
-/// The reason a message is in garbage (dead letters).
-#[derive(Serialize, ToSchema)]
-#[schema(as = MessageInGarbage)]
-struct Garbage<'a> {
-    reason: GarbageReason,
-    /// The number of attempts made.
-    attempts: u32,
-    /// The last error.
-    error: &'a str,
-    /// The time it was moved to garbage.
-    at: String,
-}
-
-impl<'a> Seen<'a> {
-    pub(super) fn new(message: &'a StoredMessage, topic: &'a str) -> Self {
-        let time = message.time.map(|time| time.to_string());
-        let garbage = |garbage: &'a GarbageInfo| Garbage {
-            reason: garbage.reason,
-            attempts: garbage.attempts,
-            error: &garbage.error,
-            at: time.clone().unwrap_or_default(),
-        };
-        let (payload, payload_base64) = text_or_base64(&message.record.payload);
-        Self {
-            id: message.id.as_str(),
-            topic,
-            state: message.state,
-            garbage: message.garbage.as_ref().map(garbage),
-            due_at: time.clone().filter(|_| message.state != State::Garbage),
-            attempt: message.attempt,
-            max_attempts: message.max_attempts,
-            retry: message.record.retry.as_ref(),
-            consumer: message.consumer.as_deref(),
-            last_error: message.last_error.as_deref(),
-            key: message.details.key.as_deref(),
-            merge_key: message.details.merge_key.as_deref(),
-            priority: message.details.priority,
-            expires_at: message.details.expires.map(|at| at.to_string()),
-            groups: message.details.copies.iter().map(SeenCopy::from).collect(),
-            headers: &message.record.headers,
-            payload,
-            payload_base64,
         }
     }
 }

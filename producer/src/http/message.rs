@@ -8,23 +8,22 @@ use axum::extract::{Path, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use lisa_core::broker::StoredMessage;
 use lisa_core::fields;
 use lisa_core::fields::{Reader, Value as _};
 use lisa_core::state::RescheduleOutcome;
 use lisa_core::time::{UnixMs, When};
 use lisa_service::http::auth::may_read;
 use lisa_service::http::body::{BodyError, read_limited};
-use lisa_service::http::{Problem, ProblemCode, read_fields};
+use lisa_service::http::{KEY_OF_MESSAGE, Problem, ProblemCode, read_fields};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::answer::{Cancelled, Seen, Sent, standing};
+use super::answer::{Cancelled, Sent, standing};
 use super::{Api, headers};
 use crate::error::SendError;
 use crate::stored::{CancelOutcome, GetOutcome};
 
-/// The description of the key of an existing message.
-const KEY_OF_VERB: &str = "The ordering key of the message, or its merge key if it has no ordering key: finds a message with a caller-supplied id directly, without querying every shard";
 /// The most bytes of a PATCH body.
 const MAX_PATCH: usize = 4096;
 
@@ -88,10 +87,10 @@ pub(super) async fn send(
     get, operation_id = "get_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(
         ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
-        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_MESSAGE),
     ),
     responses(
-        (status = 200, description = "The message", body = Seen<'static>),
+        (status = 200, description = "The message", body = StoredMessage),
         (status = 404, description = "unknown_topic, or not_found: no such message, or it has ended (`ended`, and `into` if it was merged)"),
         (status = 503, description = "unavailable"),
     )
@@ -100,11 +99,11 @@ pub(super) async fn get_message(
     State(api): State<Api>,
     Path((topic, id)): Path<(String, String)>,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
+) -> Result<Json<StoredMessage>, Problem> {
     let message = headers::message_ref(&headers, &id)?;
     let found = api.producer.get(&topic, message).await;
     match found.map_err(|error| api.problem(error))? {
-        GetOutcome::Stored(message) => Ok(Json(Seen::new(&message, &topic)).into_response()),
+        GetOutcome::Stored(message) => Ok(Json(*message)),
         GetOutcome::Unknown { end } => Err(Problem::no_message(&id, end)),
     }
 }
@@ -116,7 +115,7 @@ pub(super) async fn get_message(
     delete, operation_id = "cancel_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(
         ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
-        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_MESSAGE),
     ),
     responses(
         (status = 200, description = "Cancelled: it will not be delivered (again), unless it is requeued in a group of `in_garbage`", body = Cancelled<'static>),
@@ -193,7 +192,7 @@ pub(super) async fn read_when(api: &Api, body: Body) -> Result<When, Problem> {
     patch, operation_id = "reschedule_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(
         ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
-        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_MESSAGE),
     ),
     request_body = NewDue,
     responses(
@@ -222,7 +221,7 @@ pub(super) async fn reschedule(
     post, operation_id = "deliver_message_now", path = "/v1/topics/{topic}/messages/{id}/deliver-now", tag = "messages",
     params(
         ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
-        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_VERB),
+        ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_MESSAGE),
     ),
     responses(
         (status = 200, description = "Rescheduled", body = Sent<'static>),

@@ -63,22 +63,14 @@ type Sent struct {
 
 func (s *Sent) isComplete() bool { return s.ID != "" && s.Outcome != "" }
 
-// Message is a stored message with its state.
+// Message is a stored message with its state in each group. State is that in the first group that still has it.
 type Message struct {
-	ID    string `json:"id"`
-	Topic string `json:"topic"`
-	// State is "waiting", "backlog", "parked", "ready", "in_flight", "retry" or "garbage".
-	State string `json:"state"`
-	// DueAt is its due time. It is zero in garbage, and if it was not read.
-	DueAt time.Time `json:"due_at"`
-	// Attempt is the number of the current or next attempt; in garbage, of the attempts made.
-	Attempt     int               `json:"attempt"`
+	ListedMessage
+	Topic       string            `json:"topic"`
 	MaxAttempts int               `json:"max_attempts"`
-	Key         string            `json:"key"`
 	MergeKey    string            `json:"merge_key"`
 	Priority    int32             `json:"priority"`
 	ExpiresAt   time.Time         `json:"expires_at"`
-	LastError   string            `json:"last_error"`
 	Headers     map[string]string `json:"headers"`
 	Groups      []GroupState      `json:"groups"`
 	Payload     []byte            `json:"-"`

@@ -6,6 +6,7 @@ pub mod auth;
 pub mod batch;
 pub mod body;
 mod cross_site;
+mod failure;
 mod fields;
 mod guard;
 pub mod json;
@@ -27,6 +28,9 @@ pub use reads::{ReadSlot, Reads};
 pub use serve::serve;
 pub use socket::Socket;
 pub use stream::ends_with_client;
+
+/// The description of the header `Lisa-Key` of a request about one message.
+pub const KEY_OF_MESSAGE: &str = "The ordering key of the message, or its merge key if it has no ordering key: finds a message with a caller-supplied id directly, without querying every shard";
 
 /// The limits of one listener.
 #[derive(Clone, Copy, Debug)]

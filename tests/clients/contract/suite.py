@@ -208,7 +208,7 @@ class Run:
             status, message = request("GET", f"/v1/topics/{self.topic}/messages/{id}")
             check(f"the payload of {id}", message.get("payload", payload), payload)
             if error := self.scenario.get("error"):
-                check(f"the error of {payload}", error in message["garbage"]["error"], True)
+                check(f"the error of {payload}", error in message["error"], True)
 
     def _counts(self, expected: Any = None) -> dict[str, int]:
         """Returns the counts of the topic and of its group. Waits for those expected."""

@@ -58,7 +58,7 @@ async fn messages(running: &Running) -> BTreeMap<String, u64> {
         let state = state.parse().unwrap();
         let page = running.broker().list(&topic, group, state, None, 1000);
         for item in page.await.unwrap().items {
-            all.insert(item.id.to_string(), item.time.expect("waiting").get());
+            all.insert(item.id.to_string(), item.due_at.expect("waiting").get());
         }
     }
     all
@@ -121,9 +121,9 @@ async fn a_message_is_sent_ahead_for_each_time_and_due_then() {
     let GetOutcome::Stored(stored) = producer.get("t", last.as_str()).await.unwrap() else {
         panic!("{last} is not there");
     };
-    assert_eq!(stored.record.payload, "tock");
-    assert_eq!(stored.record.headers.get("a"), Some("b"));
-    assert_eq!(stored.record.max_attempts, Some(3));
+    assert_eq!(stored.payload.text(), Some("tock"));
+    assert_eq!(stored.headers.get("a"), Some("b"));
+    assert_eq!(stored.max_attempts, 3);
     // A message that one manager has sent, the other does not send again, unless the topic moves between them at that
     // moment.
     let topic = first.topic("t").await;

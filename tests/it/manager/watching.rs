@@ -33,7 +33,7 @@ async fn check_reports_the_worst_problem_as_an_exit_code() {
     let json_of = run(&["--output", "json"]).await;
     let found: Value = serde_json::from_str(&json_of.stdout).unwrap();
     assert_eq!(
-        (&found["status"], &found["problems"][0]["status"]),
+        (&found["status"], &found["troubles"][0]["status"]),
         (&json!("warning"), &json!("warning"))
     );
 
@@ -65,6 +65,8 @@ async fn check_reports_the_worst_problem_as_an_exit_code() {
     running.broker().pause(&topic, true).await.unwrap();
     let paused = verb("1ms", "1ms").run(SOON).await;
     assert_eq!(paused.code, Some(0), "a pause is intended: {paused:?}");
+    let notice = "LISA OK: orders: is paused: nothing becomes ready\n";
+    assert_eq!(paused.stdout, notice);
     let unknown = run(&["--topic", "odrers"]).await;
     assert_eq!(unknown.code, Some(3), "{unknown:?}");
 }

@@ -3,9 +3,7 @@
 use super::reference::{
     CopyState, Delivery, Group, HOLDS_LEASES, Holder, Message, Meta, Reference, encoded,
 };
-use lisa_core::broker::{
-    Details, FailedAttempt, Found, GarbageInfo, GroupCopy, Listed, SHORT_LEASES,
-};
+use lisa_core::broker::{Details, FailedAttempt, Found, GroupCopy, ListedMessage, SHORT_LEASES};
 use lisa_core::message::MessageId;
 use lisa_core::state::{End, State};
 use lisa_core::time::UnixMs;
@@ -167,19 +165,14 @@ impl Reference {
         let lapse = lapses.min().unwrap_or(message.lapse());
         let expires = Some(lapse).filter(|lapse| *lapse < u64::MAX);
         let first = copies.iter().find_map(|copy| copy.listed.clone());
-        let waiting = Listed {
-            id: id.clone(),
-            state: State::Waiting,
-            time: Some(UnixMs::new(message.due)),
-            attempt: 1,
-            key: None,
-            consumer: None,
-            last_error: None,
-            garbage: None,
-        };
+        let due_at = Some(UnixMs::new(message.due));
+        let waiting = ListedMessage::new(id.clone(), State::Waiting, due_at, 1);
         Found::Stored {
-            // Without a group it can only wait for one.
-            listed: first.unwrap_or(waiting),
+            listed: ListedMessage {
+                key: meta.key.parse().ok(),
+                // Without a group it can only wait for one.
+                ..first.unwrap_or(waiting)
+            },
             record: message
                 .record
                 .as_ref()
@@ -190,7 +183,6 @@ impl Reference {
                 due: due.map(UnixMs::new),
                 expires: expires.map(UnixMs::new),
                 priority: meta.priority,
-                key: text(meta.key),
                 merge_key: text(meta.merge),
                 copies,
             }),
@@ -238,17 +230,12 @@ fn granted_by(holder: &str) -> String {
     .to_owned()
 }
 
-fn listed(group: &Group, id: &MessageId, message: &Message) -> Option<Listed> {
+fn listed(group: &Group, id: &MessageId, message: &Message) -> Option<ListedMessage> {
     let tries = group.tries.get(id).cloned().unwrap_or_default();
-    let listed = |state, time: u64, attempt| Listed {
-        id: id.clone(),
-        state,
-        time: Some(UnixMs::new(time)),
-        attempt,
-        key: None,
-        consumer: None,
-        last_error: Some(error_in(&tries.error)).filter(|error| !error.is_empty()),
-        garbage: None,
+    let text = |error: &str| Some(error_in(error)).filter(|error| !error.is_empty());
+    let listed = |state, time: u64, attempt| ListedMessage {
+        error: text(&tries.error),
+        ..ListedMessage::new(id.clone(), state, Some(UnixMs::new(time)), attempt)
     };
     let next = tries.attempts + 1;
     if message.waiting {
@@ -258,12 +245,9 @@ fn listed(group: &Group, id: &MessageId, message: &Message) -> Option<Listed> {
         CopyState::Backlog => listed(State::Backlog, 0, next),
         CopyState::Parked => listed(State::Parked, 0, next),
         CopyState::Retry(time) => listed(State::Retry, *time, next),
-        CopyState::Garbage(in_garbage) => Listed {
-            garbage: Some(GarbageInfo {
-                reason: in_garbage.reason.parse().expect("a reason"),
-                attempts: in_garbage.attempts,
-                error: error_in(&in_garbage.error),
-            }),
+        CopyState::Garbage(in_garbage) => ListedMessage {
+            reason: Some(in_garbage.reason.parse().expect("a reason")),
+            error: text(&in_garbage.error),
             ..listed(State::Garbage, in_garbage.time, in_garbage.attempts)
         },
         CopyState::Stream => {
@@ -272,7 +256,7 @@ fn listed(group: &Group, id: &MessageId, message: &Message) -> Option<Listed> {
                 Holder::Held { consumer, .. } => (State::InFlight, Some(granted_by(consumer))),
                 _ => (State::Ready, None),
             };
-            Listed {
+            ListedMessage {
                 consumer: holder,
                 ..listed(state, delivery.due, delivery.attempt)
             }
@@ -294,7 +278,7 @@ pub(super) fn without_reasons(mut found: Found) -> Found {
         });
         for listed in listings.chain([listed]) {
             if matches!(listed.state, State::Backlog | State::Parked) {
-                listed.time = Some(UnixMs::new(0));
+                listed.due_at = Some(UnixMs::new(0));
             }
         }
     }

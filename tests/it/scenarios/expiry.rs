@@ -57,9 +57,9 @@ async fn ended(here: &Deployment, api: &Api, ids: &[&str], error: &str, dropped:
             assert!(reply.body.contains("purged"), "{reply:?}");
             continue;
         }
-        let garbage = &reply.json()["garbage"];
+        let garbage = reply.json();
         assert_eq!(garbage["reason"], "expired", "{reply:?}");
-        assert_eq!(garbage["attempts"], 0, "{reply:?}");
+        assert_eq!(garbage["attempt"], 0, "{reply:?}");
         assert_eq!(garbage["error"], error, "{reply:?}");
     }
     let stats = here.stats().await;

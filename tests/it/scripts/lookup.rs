@@ -1,7 +1,7 @@
 //! lookup: finds one message, in every state.
 
 use super::stage::{Asking, Stage, groups, reject};
-use lisa_core::broker::{Found, GarbageInfo, Listed, NO_MANAGER, Verdict};
+use lisa_core::broker::{Found, ListedMessage, NO_MANAGER, Verdict};
 use lisa_core::message::Record;
 use lisa_core::state::{End, GarbageReason, State};
 use lisa_core::time::{UnixMs, When};
@@ -18,7 +18,7 @@ async fn lookup(relay: &Relay, name: &str) -> Found {
 }
 
 /// Looks a stored message up and checks its record.
-async fn listed(relay: &Relay, name: &str) -> Listed {
+async fn listed(relay: &Relay, name: &str) -> ListedMessage {
     match lookup(relay, name).await {
         Found::Stored { listed, record, .. } => {
             let record = Record::decode(record).expect("an answer");
@@ -29,17 +29,8 @@ async fn listed(relay: &Relay, name: &str) -> Listed {
     }
 }
 
-fn expected(name: &str, state: State, after: u64, attempt: u32) -> Listed {
-    Listed {
-        id: id(name),
-        state,
-        time: Some(UnixMs::new(START + after)),
-        attempt,
-        key: None,
-        consumer: None,
-        last_error: None,
-        garbage: None,
-    }
+fn expected(name: &str, state: State, after: u64, attempt: u32) -> ListedMessage {
+    ListedMessage::new(id(name), state, Some(UnixMs::new(START + after)), attempt)
 }
 
 #[tokio::test]
@@ -57,14 +48,14 @@ async fn a_message_is_found_in_every_state() {
         expected("a", State::Ready, 10, 1)
     );
     let read = relay.read_one().await;
-    let held = Listed {
+    let held = ListedMessage {
         consumer: Some(WORKER.to_owned()),
         ..expected("a", State::InFlight, 10, 1)
     };
     assert_eq!(listed(&relay, "a").await, held);
     relay.settle(&read, retry(ms(20))).await;
-    let failed = Listed {
-        last_error: Some("it failed".to_owned()),
+    let failed = ListedMessage {
+        error: Some("it failed".to_owned()),
         ..expected("a", State::Retry, 30, 2)
     };
     assert_eq!(listed(&relay, "a").await, failed);
@@ -80,13 +71,9 @@ async fn a_message_is_found_in_every_state() {
             },
         )
         .await;
-    let garbage = GarbageInfo {
-        reason: GarbageReason::Rejected,
-        attempts: 2,
-        error,
-    };
-    let in_garbage = Listed {
-        garbage: Some(garbage),
+    let in_garbage = ListedMessage {
+        reason: Some(GarbageReason::Rejected),
+        error: Some(error),
         ..expected("a", State::Garbage, 30, 2)
     };
     assert_eq!(listed(&relay, "a").await, in_garbage);
@@ -160,10 +147,10 @@ async fn a_message_behind_more_entries_than_are_read_says_at_least_and_invents_n
         )]
     };
     assert_eq!(whys(&relay, "m09999").await, unread("9999"));
-    assert_eq!(listed(&relay, "m09999").await.time, Some(relay.now()));
+    assert_eq!(listed(&relay, "m09999").await.due_at, Some(relay.now()));
     assert_eq!(whys(&relay, "m10001").await, unread("at least 10000"));
-    let behind = Listed {
-        time: None,
+    let behind = ListedMessage {
+        due_at: None,
         ..expected("m10001", State::Ready, 0, 1)
     };
     assert_eq!(listed(&relay, "m10001").await, behind);
@@ -194,7 +181,7 @@ async fn a_group_that_may_be_done_with_a_message_far_behind_says_so() {
     else {
         panic!("b owes it");
     };
-    assert_eq!((listed.state, listed.time), (State::Ready, None));
+    assert_eq!((listed.state, listed.due_at), (State::Ready, None));
     let states = details.copies.iter().map(|copy| copy.state());
     assert_eq!(states.collect::<Vec<_>>(), ["unknown", "unknown"]);
     let done = "done, or on the stream with at least 5000 before it";
@@ -255,13 +242,16 @@ async fn a_message_says_what_its_sender_asked_for() {
         .priority(-3)
         .ttl(50);
     stage.send(&[asking]).await;
-    let Found::Stored { details, .. } = lookup(&stage, "m").await else {
+    let Found::Stored {
+        listed, details, ..
+    } = lookup(&stage, "m").await
+    else {
         panic!("it is stored");
     };
     assert_eq!(details.due, Some(UnixMs::new(START + 10)));
     assert_eq!(details.expires, Some(UnixMs::new(START + 60)));
     assert_eq!(details.priority, -3);
-    assert_eq!(details.key.as_deref(), Some("k"));
+    assert_eq!(listed.key, Some("k".parse().unwrap()));
     assert_eq!(details.merge_key.as_deref(), Some("x"));
     let groups: Vec<_> = details
         .copies

@@ -180,9 +180,9 @@ async fn retry_and_garbage_are_listed_by_time_with_their_details() {
         }
     }
     let newest = page(&relay, State::Garbage, range(None, None, true), None, 1).await;
-    assert!(newest.items[0].garbage.is_some());
+    assert!(newest.items[0].reason.is_some());
     let newest = page(&relay, State::Retry, range(None, None, true), None, 1).await;
-    assert_eq!(newest.items[0].last_error.as_deref(), Some("it failed"));
+    assert_eq!(newest.items[0].error.as_deref(), Some("it failed"));
     assert_eq!(newest.items[0].attempt, 2);
 }
 

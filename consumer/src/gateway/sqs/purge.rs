@@ -377,7 +377,7 @@ async fn requeue_all(service: &Arc<Service>, topic: &TopicHandle) -> Result<u64,
         let seen: Vec<_> = page
             .items
             .into_iter()
-            .filter_map(|message| Some((message.id, message.time?)))
+            .filter_map(|message| Some((message.id, message.garbage_at?)))
             .filter(|(_, since)| *since <= newest)
             .collect();
         let done = broker.requeue(topic, group, &seen).await?;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lisa_core::broker::{MessageInGroup, StoredMessage};
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::topic::Topic;
 use lisa_service::cli::{Output, escape};
@@ -10,13 +11,13 @@ use serde_json::{Value, json};
 use super::print;
 use crate::cli::error::CliError;
 use crate::cli::relay::Relay;
-use crate::operations::messages::{CopyView, FindError, FullMessage};
+use crate::operations::messages::FindError;
 
 /// The interval between two looks at a message.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Formats the state of a message in a group, and the reason.
-pub(super) fn why(copy: &CopyView) -> String {
+pub(super) fn why(copy: &MessageInGroup) -> String {
     let says_the_state = copy.why.trim_start_matches("in ").starts_with(&*copy.state);
     if says_the_state {
         copy.why.clone()
@@ -81,29 +82,29 @@ fn failed(error: FindError) -> CliError {
 }
 
 /// Returns an explanation as JSON.
-fn explained(message: &FullMessage) -> Value {
-    let view = &message.message;
+fn explained(message: &StoredMessage) -> Value {
+    let listed = &message.listed;
     json!({
-        "id": view.id, "topic": message.topic, "state": view.state.as_str(), "due_at": view.due_at,
-        "attempt": view.attempt, "error": view.error, "groups": message.groups,
+        "id": listed.id, "topic": message.topic, "state": listed.state.as_str(), "due_at": listed.due_at.map(|due| due.to_string()),
+        "attempt": listed.attempt, "error": listed.error, "groups": message.groups,
     })
 }
 
 /// Formats an explanation: one line for each group.
-fn said(message: &FullMessage) -> String {
-    let view = &message.message;
+fn said(message: &StoredMessage) -> String {
+    let listed = &message.listed;
     let mut lines = vec![format!(
         "{}/{}: {}",
         message.topic,
-        view.id,
-        view.state.as_str()
+        listed.id,
+        listed.state.as_str()
     )];
-    if let Some(due_at) = &view.due_at {
+    if let Some(due_at) = &listed.due_at {
         lines.push(format!("  due at {due_at}"));
     }
     let groups = message.groups.iter();
     lines.extend(groups.map(|copy| format!("  group {}: {}", copy.group, why(copy))));
-    if let Some(error) = &view.error {
+    if let Some(error) = &listed.error {
         lines.push(format!("  last error: {error}"));
     }
     let lines: Vec<_> = lines.iter().map(|line| escape(line)).collect();

@@ -1,8 +1,8 @@
 //! Lists and finds messages.
 
-use lisa_core::broker::{BrokerError, InvalidCursor, TimeRange};
+use lisa_core::broker::{BrokerError, InvalidCursor, StoredMessage, TimeRange};
 use lisa_core::message::{MessageId, OrderingKey};
-use lisa_core::state::{Ended, GarbageReason, State};
+use lisa_core::state::{Ended, State};
 use lisa_core::topic::{Group, Topic};
 use serde::Deserialize;
 
@@ -11,45 +11,12 @@ use crate::cli::client::Call;
 use crate::cli::commands::failed;
 use crate::cli::error::CliError;
 use crate::operations::choose_group;
-use crate::operations::messages::{FindError, FullMessage, MessagePage, find};
+use crate::operations::messages::{FindError, MessagePage, find};
 
 /// A page of messages to list.
 pub(crate) struct PageQuery<'a> {
     pub(crate) limit: usize,
     pub(crate) cursor: Option<&'a str>,
-}
-
-/// A message as a manager shows it. One that is also a producer shows it as producers do, with other names of some fields.
-#[derive(Deserialize)]
-struct AnyMessage {
-    #[serde(flatten)]
-    message: FullMessage,
-    last_error: Option<String>,
-    garbage: Option<Garbage>,
-}
-
-#[derive(Deserialize)]
-struct Garbage {
-    reason: GarbageReason,
-    error: String,
-    at: String,
-}
-
-impl From<AnyMessage> for FullMessage {
-    fn from(any: AnyMessage) -> Self {
-        let mut message = any.message;
-        message.priority = message.priority.filter(|priority| *priority != 0);
-        let view = &mut message.message;
-        let mut error = any.last_error;
-        if let Some(garbage) = any.garbage {
-            view.reason = Some(garbage.reason);
-            view.garbage_at = Some(garbage.at);
-            error = Some(garbage.error);
-        }
-        let error = error.filter(|error| !error.is_empty());
-        view.error = view.error.take().or(error);
-        message
-    }
 }
 
 impl Relay {
@@ -116,7 +83,7 @@ impl Relay {
         topic: &Topic,
         id: &MessageId,
         key: Option<&OrderingKey>,
-    ) -> Result<Result<Box<FullMessage>, FindError>, CliError> {
+    ) -> Result<Result<Box<StoredMessage>, FindError>, CliError> {
         match self {
             // Read each time: the topic may be resharded meanwhile.
             Redis { broker, .. } => {
@@ -137,7 +104,7 @@ impl Relay {
                             end: Ended::deserialize(no.problem()).ok(),
                         }))
                     }
-                    found => Ok(Ok(Box::new(AnyMessage::into(found?)))),
+                    found => Ok(Ok(Box::new(found?))),
                 }
             }
         }

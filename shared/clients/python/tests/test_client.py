@@ -289,8 +289,8 @@ def test_work_retries_a_failing_handler_until_garbage(lisa: Lisa) -> None:
 
     worker = threading.Thread(target=lambda: lisa.work("jobs", handler, concurrency=2, stop=stop))
     worker.start()
-    message = eventually(lambda: (found := lisa.get("jobs", bad)).garbage and found, "in garbage")
-    assert message.garbage["error"] == "RuntimeError: this one fails", message.garbage
+    message = eventually(lambda: (found := lisa.get("jobs", bad)).reason and found, "in garbage")
+    assert (message.reason, message.error) == ("exhausted", "RuntimeError: this one fails")
     stop.set()
     worker.join()
     assert sorted(seen) == [("bad", 1), ("bad", 2), ("good", 1)]

@@ -203,10 +203,10 @@ def test_whatever_a_handler_does_wrong_is_a_failed_attempt(lisa: Lisa, handler: 
 
     worker = threading.Thread(target=lambda: lisa.work("jobs", counting, stop=stop))
     worker.start()
-    message = eventually(lambda: (found := lisa.get("jobs", id)).garbage and found, "in garbage")
+    message = eventually(lambda: (found := lisa.get("jobs", id)).reason and found, "in garbage")
     stop.set()
     worker.join()
-    assert error in message.garbage["error"] and attempts == [1, 2]
+    assert error in message.error and attempts == [1, 2]
 
 
 def test_a_handler_that_cancels_itself_failed(topic: str) -> None:
@@ -222,7 +222,7 @@ def test_a_handler_that_cancels_itself_failed(topic: str) -> None:
 
             await lisa.work("jobs", handler, stop=stop)
             message = await lisa.get("jobs", id)
-            assert message.garbage is not None and "CancelledError" in message.garbage["error"]
+            assert message.reason and "CancelledError" in str(message.error)
 
     asyncio.run(main())
 

@@ -56,13 +56,15 @@ export interface Sent {
   durability?: string;
 }
 
-/** A stored message with its state. */
-export interface Message {
-  id: string;
+/** A stored message with its state in each group. `state` is that in the first group that still has it. */
+export interface Message extends ListedMessage {
   topic: string;
-  state: "waiting" | "backlog" | "parked" | "ready" | "in_flight" | "retry" | "garbage";
-  due_at: string | null;
-  attempt: number;
+  max_attempts: number;
+  /** Its own retry policy, with the keys of the configuration. */
+  retry?: Record<string, unknown>;
+  merge_key?: string;
+  priority: number;
+  expires_at?: string;
   headers: Record<string, string>;
   groups: GroupState[];
   payload: Uint8Array;
@@ -132,7 +134,7 @@ export interface MessagePage {
 /** A message of a page, without its payload and options. */
 export interface ListedMessage {
   id: string;
-  state: Message["state"];
+  state: "waiting" | "backlog" | "parked" | "ready" | "in_flight" | "retry" | "garbage";
   /** The number of the current or next attempt; in garbage, of attempts made. */
   attempt: number;
   due_at?: string;

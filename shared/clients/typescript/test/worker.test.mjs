@@ -114,8 +114,8 @@ test("whatever a handler does wrong is a failed attempt, and is reported", async
         if (delivery.id === id) attempts.push(delivery.attempt);
         return handler();
       }, { signal: stop.signal });
-      const { garbage } = await eventually(async () => { const found = await lisa.get("jobs", id); return found.garbage && found; }, "in garbage");
-      assert.match(garbage.error, expected);
+      const { error } = await eventually(async () => { const found = await lisa.get("jobs", id); return found.reason && found; }, "in garbage");
+      assert.match(error, expected);
       stop.abort();
       await work;
     } finally {

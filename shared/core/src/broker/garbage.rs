@@ -3,7 +3,7 @@
 use crate::broker::list::{NEVER, list_by_time};
 use crate::broker::reply::{command, decode};
 use crate::broker::shards::of_each;
-use crate::broker::{Broker, BrokerError, Listed, TopicHandle};
+use crate::broker::{Broker, BrokerError, ListedMessage, TopicHandle};
 use crate::scripts::{Page, PageOfGarbage};
 use crate::state::State;
 use crate::time::UnixMs;
@@ -14,7 +14,7 @@ use redis::cmd;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewestGarbage {
     /// The newest messages of each shard, newest first.
-    pub newest: Vec<Listed>,
+    pub newest: Vec<ListedMessage>,
     /// The number of all messages in garbage.
     pub total: u64,
 }

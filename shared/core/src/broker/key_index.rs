@@ -8,7 +8,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use crate::broker::reply::command;
 use crate::broker::scan::ScanBudget;
 use crate::broker::{
-    After, Broker, BrokerError, CONCURRENT_READS, Cursor, Found, Listed, Page, TopicHandle,
+    After, Broker, BrokerError, CONCURRENT_READS, Cursor, Found, Page, TopicHandle,
 };
 use crate::message::{MessageId, OrderingKey};
 use crate::topic::Shard;
@@ -109,10 +109,7 @@ impl Broker {
         let lookups = stream::iter(lookups).buffered(CONCURRENT_READS);
         let found: Vec<Found> = lookups.try_collect().await?;
         let listed = |found| match found {
-            Found::Stored { listed, .. } => Some(Listed {
-                key: Some(key.clone()),
-                ..listed
-            }),
+            Found::Stored { listed, .. } => Some(listed),
             Found::Unknown { .. } => None,
         };
         let items = found.into_iter().filter_map(listed).collect();

@@ -11,10 +11,11 @@ use crate::broker::cursor::{Offset, TimedMember};
 use crate::broker::pull::granted_by;
 use crate::broker::reply::{Pending, Seen, command, decode, id_in, or_empty, utf8};
 use crate::broker::{
-    After, Broker, BrokerError, Cursor, EntryPosition, InvalidCursor, Read, TopicHandle,
+    After, Broker, BrokerError, Cursor, EntryPosition, InvalidCursor, ListedMessage, Read,
+    TopicHandle,
 };
 use crate::keys::{GroupKeys, GroupView, Key, KeyScope};
-use crate::message::{EntryId, MessageId, OrderingKey};
+use crate::message::{EntryId, MessageId};
 use crate::redis::ConnectionErrorKind;
 use crate::scripts::{self, Operation, PageItem, PageOfGarbage, PageOfRetry, PageOfWaiting};
 use crate::state::{GarbageReason, State};
@@ -31,28 +32,6 @@ pub(super) const NEVER: UnixMs = UnixMs::new(1 << 53);
 
 /// A row of XINFO.
 type Row = BTreeMap<String, Value>;
-
-/// One message in a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// Its id.
-    pub id: MessageId,
-    /// Its state.
-    pub state: State,
-    /// The time at which it moved to garbage (garbage), its next attempt is due (retry), or it is due (any other state).
-    /// `None` if its due time is on a stream entry too far behind to be read.
-    pub time: Option<UnixMs>,
-    /// The number of the running or next attempt; in garbage, the number of attempts made.
-    pub attempt: u32,
-    /// Its ordering key, if it has one. A lookup returns it as [`Details::key`](crate::broker::Details::key) instead.
-    pub key: Option<OrderingKey>,
-    /// The consumer that holds it, if it is in flight.
-    pub consumer: Option<String>,
-    /// The last error, if it is not in garbage.
-    pub last_error: Option<String>,
-    /// The reason why it is in garbage, if it is.
-    pub garbage: Option<GarbageInfo>,
-}
 
 /// The reason why a message is in garbage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +71,7 @@ pub struct ConsumerInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     /// The messages, in the order of their times within a shard.
-    pub items: Vec<Listed>,
+    pub items: Vec<ListedMessage>,
     /// The cursor of the next page; `None` at the end.
     pub next: Option<String>,
 }
@@ -285,7 +264,7 @@ impl Broker {
         &self,
         topic: &TopicHandle,
         shard: Shard,
-        items: &mut [Listed],
+        items: &mut [ListedMessage],
     ) -> Result<(), BrokerError> {
         for chunk in items.chunks_mut(MESSAGES_AT_ONCE) {
             let ids: Vec<MessageId> = chunk.iter().map(|item| item.id.clone()).collect();
@@ -304,7 +283,7 @@ impl Broker {
         state: State,
         offset: usize,
         limit: usize,
-        items: &mut Vec<Listed>,
+        items: &mut Vec<ListedMessage>,
     ) -> Result<Option<String>, BrokerError> {
         let end = offset.saturating_add(limit);
         let range = command("ZRANGE", key).arg(offset).arg(end - 1);
@@ -330,7 +309,7 @@ impl Broker {
         state: State,
         after: Option<EntryId>,
         limit: usize,
-        items: &mut Vec<Listed>,
+        items: &mut Vec<ListedMessage>,
     ) -> Result<Option<String>, BrokerError> {
         let (ready, group) = (&keys.group.ready, &keys.group.name);
         let from = after.map_or("-".to_owned(), |entry| format!("({entry}"));
@@ -341,7 +320,7 @@ impl Broker {
                 let reads = self.entries_at(ready, &entries).await?;
                 for ((_, consumer), read) in chunk.iter().zip(reads) {
                     let listed = read.and_then(|read| listed(read, State::InFlight));
-                    items.extend(listed.map(|listed| Listed {
+                    items.extend(listed.map(|listed| ListedMessage {
                         consumer: Some(consumer.clone()),
                         ..listed
                     }));
@@ -493,7 +472,7 @@ pub(super) fn list_by_time(
     found: Vec<PageItem>,
     state: State,
     limit: usize,
-    items: &mut Vec<Listed>,
+    items: &mut Vec<ListedMessage>,
 ) -> Result<Option<String>, BrokerError> {
     let last = found
         .last()
@@ -508,26 +487,17 @@ pub(super) fn list_by_time(
 }
 
 /// Returns a message of a zset. Its text is that of `garbage_info` in garbage, and of `attempts` in any other state.
-fn of_zset(id: MessageId, state: State, time: UnixMs, text: &str) -> Listed {
-    let garbage = match state {
-        State::Garbage => GarbageInfo::parse(text),
-        _ => None,
-    };
+fn of_zset(id: MessageId, state: State, time: UnixMs, text: &str) -> ListedMessage {
+    if state == State::Garbage {
+        return ListedMessage::in_garbage(id, Some(time), text);
+    }
     // `<attempts> <crashes> <error>` of a message in retry.
     let mut parts = error_in(text).splitn(3, ' ');
     let made: u32 = parts.next().and_then(|n| n.parse().ok()).unwrap_or(0);
-    let last_error = parts.nth(1).filter(|error| !error.is_empty());
-    Listed {
-        id,
-        state,
-        time: Some(time),
-        attempt: garbage
-            .as_ref()
-            .map_or(made + 1, |garbage| garbage.attempts),
-        key: None,
-        consumer: None,
-        last_error: last_error.filter(|_| garbage.is_none()).map(str::to_owned),
-        garbage,
+    let error = parts.nth(1).filter(|error| !error.is_empty());
+    ListedMessage {
+        error: error.map(str::to_owned),
+        ..ListedMessage::new(id, state, Some(time), made + 1)
     }
 }
 
@@ -551,15 +521,7 @@ fn held_back(members: Vec<String>) -> Result<Vec<Seen>, BrokerError> {
         .collect()
 }
 
-pub(super) fn listed(read: Read, state: State) -> Option<Listed> {
-    Some(Listed {
-        id: read.id?,
-        state,
-        time: Some(read.attempt.due),
-        attempt: read.attempt.number,
-        key: None,
-        consumer: None,
-        last_error: None,
-        garbage: None,
-    })
+pub(super) fn listed(read: Read, state: State) -> Option<ListedMessage> {
+    let (due, attempt) = (read.attempt.due, read.attempt.number);
+    Some(ListedMessage::new(read.id?, state, Some(due), attempt))
 }

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use crate::broker::attempts::{FailedAttempt, attempts_in, error_in};
-use crate::broker::list::{GarbageInfo, Listed};
 use crate::broker::scan::{Ahead, Beyond, ScanBudget, Seen};
 use crate::broker::shards::unless_gone;
-use crate::broker::{Broker, BrokerError, NO_MANAGER, TopicHandle};
+use crate::broker::{Broker, BrokerError, ListedMessage, NO_MANAGER, TopicHandle};
 use crate::message::{MessageId, OrderingKey};
 use crate::scripts::{self, Lookup, LookupReply, Stored};
 use crate::state::{Ended, State};
@@ -21,7 +20,7 @@ pub enum Found {
     /// The message is stored.
     Stored {
         /// Its state and what is known of it there, in the first group that must still deliver it.
-        listed: Listed,
+        listed: ListedMessage,
         /// Its encoded record.
         record: Bytes,
         /// Its options, and its state in each group.
@@ -43,8 +42,6 @@ pub struct Details {
     pub expires: Option<UnixMs>,
     /// Its priority.
     pub priority: i32,
-    /// Its ordering key.
-    pub key: Option<String>,
     /// Its merge key.
     pub merge_key: Option<String>,
     /// Its copies, in the order of the topic's groups.
@@ -57,7 +54,7 @@ pub struct GroupCopy {
     /// The group.
     pub group: Group,
     /// Its state there. `None` if the group is done with it or never got it, or if its state is unknown.
-    pub listed: Option<Listed>,
+    pub listed: Option<ListedMessage>,
     /// True if the group is done with it or never got it.
     pub is_done: bool,
     /// An explanation of why it has not run, or what it waits for. It counts the messages before this one, up to a
@@ -118,7 +115,7 @@ impl Broker {
         let is_overdue = |copy: &&mut GroupCopy| {
             copy.listed.as_ref().is_some_and(|listed| {
                 matches!(listed.state, State::Waiting | State::Retry)
-                    && listed.time.is_none_or(|due| due <= now)
+                    && listed.due_at.is_none_or(|due| due <= now)
             })
         };
         let overdue: Vec<&mut GroupCopy> = copies.iter_mut().filter(is_overdue).collect();
@@ -232,15 +229,15 @@ impl Broker {
             let Some(listed) = listed else {
                 break;
             };
+            let key = stored.key.parse().ok();
             let text = |text: String| Some(text).filter(|text| !text.is_empty());
             return Ok(Found::Stored {
-                listed,
+                listed: ListedMessage { key, ..listed },
                 record: stored.record.into(),
                 details: Box::new(Details {
                     due: stored.due,
                     expires: stored.expires,
                     priority: stored.priority,
-                    key: text(stored.key),
                     merge_key: text(stored.merge_key),
                     copies,
                 }),
@@ -251,18 +248,10 @@ impl Broker {
 }
 
 /// Lists a message that no group has yet because its topic has none.
-fn waiting_for_a_group(id: &MessageId, stored: &Stored) -> Option<Listed> {
+fn waiting_for_a_group(id: &MessageId, stored: &Stored) -> Option<ListedMessage> {
     let due = stored.due.filter(|_| stored.copies.is_empty())?;
-    Some(Listed {
-        id: id.clone(),
-        state: State::Waiting,
-        time: Some(due),
-        attempt: 1,
-        key: None,
-        consumer: None,
-        last_error: None,
-        garbage: None,
-    })
+    let state = State::Waiting;
+    Some(ListedMessage::new(id.clone(), state, Some(due), 1))
 }
 
 const DONE: &str = "done, or never due for this group";
@@ -295,10 +284,8 @@ fn copy_of(
             (Some(listed), false, why)
         }
         Some(Seen::Found(found, before)) => {
-            let listed = Listed {
-                last_error: of_script().last_error,
-                ..found
-            };
+            let error = of_script().error;
+            let listed = ListedMessage { error, ..found };
             let why = why(stored, copy, &listed, Ahead::Exactly(before));
             (Some(listed), false, why)
         }
@@ -340,30 +327,26 @@ fn copy_of(
     }
 }
 
-fn listed_of(id: &MessageId, copy: &scripts::CopyReply, due: Option<UnixMs>) -> Listed {
-    let (garbage, last_error) = match copy.state {
-        Some(State::Garbage) => (GarbageInfo::parse(&copy.text), None),
-        _ => (
-            None,
-            Some(error_in(&copy.text).to_owned()).filter(|error| !error.is_empty()),
-        ),
-    };
-    Listed {
-        id: id.clone(),
-        state: copy.state.unwrap_or(State::Ready),
-        time: copy.time.or(due),
-        attempt: garbage
-            .as_ref()
-            .map_or(copy.attempts + 1, |garbage| garbage.attempts),
-        key: None,
-        consumer: None,
-        last_error,
-        garbage,
+fn listed_of(id: &MessageId, copy: &scripts::CopyReply, due: Option<UnixMs>) -> ListedMessage {
+    let (id, time) = (id.clone(), copy.time.or(due));
+    let state = copy.state.unwrap_or(State::Ready);
+    if state == State::Garbage {
+        return ListedMessage::in_garbage(id, time, &copy.text);
+    }
+    let error = Some(error_in(&copy.text).to_owned());
+    ListedMessage {
+        error: error.filter(|error| !error.is_empty()),
+        ..ListedMessage::new(id, state, time, copy.attempts + 1)
     }
 }
 
 /// Explains what a copy waits for. `before` counts the messages ahead of it in the backlog or, unread, on the stream.
-fn why(stored: &Stored, copy: &scripts::CopyReply, listed: &Listed, before: Ahead) -> String {
+fn why(
+    stored: &Stored,
+    copy: &scripts::CopyReply,
+    listed: &ListedMessage,
+    before: Ahead,
+) -> String {
     let paused = if stored.paused {
         "; the topic is paused"
     } else if copy.paused {
@@ -371,9 +354,9 @@ fn why(stored: &Stored, copy: &scripts::CopyReply, listed: &Listed, before: Ahea
     } else {
         ""
     };
-    let time = listed.time.map_or(String::new(), |time| time.to_string());
+    let time = listed.due_at.map_or(String::new(), |time| time.to_string());
     match listed.state {
-        State::Waiting if listed.time.is_none_or(|due| due <= stored.now) => {
+        State::Waiting if listed.due_at.is_none_or(|due| due <= stored.now) => {
             format!("due, not yet moved{paused}")
         }
         State::Waiting => format!("not due before {time}{paused}"),
@@ -399,15 +382,14 @@ fn why(stored: &Stored, copy: &scripts::CopyReply, listed: &Listed, before: Ahea
             format!("{consumer} runs attempt {}", listed.attempt)
         }
         State::Retry => format!("attempt {} is due at {time}{paused}", listed.attempt),
-        State::Garbage => match &listed.garbage {
-            Some(garbage) => format!(
-                "in garbage after {}: {}: {}",
-                match garbage.attempts {
+        State::Garbage => match listed.reason {
+            Some(reason) => format!(
+                "in garbage after {}: {reason}: {}",
+                match listed.attempt {
                     1 => "1 attempt".to_owned(),
                     attempts => format!("{attempts} attempts"),
                 },
-                garbage.reason,
-                garbage.error
+                listed.error.as_deref().unwrap_or_default()
             ),
             None => "in garbage".to_owned(),
         },

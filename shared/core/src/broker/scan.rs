@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::broker::list::{Listed, listed};
-use crate::broker::{Broker, BrokerError};
+use crate::broker::list::listed;
+use crate::broker::{Broker, BrokerError, ListedMessage};
 use crate::keys::GroupView;
 use crate::message::MessageId;
 use crate::state::State;
@@ -73,7 +73,7 @@ impl fmt::Display for Ahead {
 #[derive(Clone, Debug)]
 pub(super) enum Seen {
     /// The message is there. If it is ready, so many unread messages are ahead of it.
-    Found(Listed, u64),
+    Found(ListedMessage, u64),
     /// The message is not there.
     Missing,
     /// The message is not among the entries that may be read, and there are more.
@@ -127,7 +127,7 @@ impl Broker {
                         self.unread(keys, group, passed + index).await?,
                     )
                 };
-                let found = listed(read, state).map(|listed| Listed { consumer, ..listed });
+                let found = listed(read, state).map(|listed| ListedMessage { consumer, ..listed });
                 return Ok(found.map_or(Seen::Missing, |found| Seen::Found(found, before)));
             }
             if is_end {

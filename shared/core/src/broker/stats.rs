@@ -127,18 +127,21 @@ fn classes() -> utoipa::openapi::schema::Object {
 }
 
 /// A time as RFC 3339 text.
-mod text {
+pub(super) mod text {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
     use crate::time::UnixMs;
 
     #[expect(clippy::ref_option, reason = "serde's signature")]
-    pub(super) fn serialize<S: Serializer>(at: &Option<UnixMs>, to: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::broker) fn serialize<S: Serializer>(
+        at: &Option<UnixMs>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         to.collect_str(&at.unwrap_or_default())
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(in crate::broker) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Option<UnixMs>, D::Error> {
         let text = String::deserialize(from)?;

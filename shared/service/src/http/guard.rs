@@ -303,6 +303,7 @@ const ROUTES: [(&[&str], &str); 3] = [
     ),
     (
         &[
+            "GET attention",
             "GET audit",
             "GET forecast",
             "GET garbage/jobs",

@@ -286,7 +286,7 @@ impl Run {
             let seen: Vec<_> = page
                 .items
                 .into_iter()
-                .map(|item| (item.id, item.time.expect("in garbage")))
+                .map(|item| (item.id, item.garbage_at.expect("in garbage")))
                 .collect();
             let count = broker.requeue(&topic, group, &seen);
             let count = self.meanwhile(count).await.unwrap();

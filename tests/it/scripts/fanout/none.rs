@@ -73,7 +73,7 @@ async fn without_a_group_a_message_is_found_listed_rescheduled_and_cancelled() {
         panic!("it is stored");
     };
     assert_eq!(
-        (listed.state, listed.time),
+        (listed.state, listed.due_at),
         (State::Waiting, Some(stage.now()))
     );
     assert!(details.copies.is_empty());

@@ -266,7 +266,10 @@ class GroupState:
 
 @dataclass
 class Message(_Content):
-    """A stored message. `state` is that in the first group that still has it."""
+    """A stored message. `state` is that in the first group that still has it.
+
+    `error` is the last one. `reason` says why it is in garbage: `exhausted`, `rejected` or `expired`.
+    """
 
     state: str = ""
     topic: str = ""
@@ -278,9 +281,10 @@ class Message(_Content):
     merge_key: str | None = None
     max_attempts: int | None = None
     retry: dict[str, Any] | None = None
-    last_error: str | None = None
     consumer: str | None = None
-    garbage: dict[str, Any] | None = None
+    error: str | None = None
+    reason: str | None = None
+    garbage_at: datetime | None = None
     groups: list[GroupState] = field(default_factory=list)
 
 

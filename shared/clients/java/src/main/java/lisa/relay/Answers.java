@@ -26,8 +26,11 @@ final class Answers {
 
     static Message message(Object answer) {
         Map<?, ?> body = object(answer);
-        return new Message(text(body, "id"), text(body, "topic"), text(body, "state"), instantOrNull(body, "due_at"),
-                number(body, "attempt"), headers(body), payload(body), list(body, "groups").stream().map(Answers::group).toList());
+        return new Message(text(body, "id"), text(body, "topic"), text(body, "state"), number(body, "attempt"),
+                number(body, "max_attempts"), instantOrNull(body, "due_at"), instantOrNull(body, "expires_at"),
+                textOrNull(body, "key"), textOrNull(body, "merge_key"), number(body, "priority"), textOrNull(body, "consumer"),
+                textOrNull(body, "error"), textOrNull(body, "reason"), instantOrNull(body, "garbage_at"), headers(body),
+                payload(body), list(body, "groups").stream().map(Answers::group).toList());
     }
 
     static Cancelled cancelled(Object answer) {

@@ -11,15 +11,25 @@ import java.util.Map;
  * @param topic its topic
  * @param state {@code waiting}, {@code backlog}, {@code parked}, {@code ready}, {@code in_flight}, {@code retry} or
  *     {@code garbage}: that in the first group that still has the message
- * @param dueAt the due time, or null if the message is in garbage (dead letters)
- * @param attempt the number of the current or next attempt
+ * @param attempt the number of the current or next attempt; in garbage, of the attempts made
+ * @param maxAttempts the number of attempts after which it is moved to garbage (dead letters)
+ * @param dueAt the time at which it is due or was due, or null in garbage, or if that was not read
+ * @param expiresAt the time at which it expires, or null
+ * @param key its ordering key, or null
+ * @param mergeKey its merge key, or null
+ * @param priority its priority
+ * @param consumer the name of its worker, or null
+ * @param error its last error, or null
+ * @param reason why it is in garbage: {@code exhausted}, {@code rejected} or {@code expired}; or null
+ * @param garbageAt the time at which it was moved to garbage, or null
  * @param headers its headers
  * @param payload its payload
  * @param groups its state in each group
  */
 public record Message(
-        String id, String topic, String state, Instant dueAt, int attempt, Map<String, String> headers, byte[] payload,
-        List<GroupState> groups) {
+        String id, String topic, String state, int attempt, int maxAttempts, Instant dueAt, Instant expiresAt, String key,
+        String mergeKey, int priority, String consumer, String error, String reason, Instant garbageAt,
+        Map<String, String> headers, byte[] payload, List<GroupState> groups) {
     /**
      * The state of a message in a group.
      *

@@ -1,0 +1,394 @@
+//! Decides what needs the attention of an operator: the same rules for the front page, `check` and HTTP.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use lisa_core::broker::{Broker, BrokerError, GroupStats, NO_MANAGER, TopicStats};
+use lisa_core::names::words;
+use lisa_core::time::format_age;
+use lisa_core::topic::{Group, Topic};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::counted;
+use super::topics::{AllTopicsError, StatsList, stats_of_all};
+
+words!(
+    /// The severity of a trouble, the worst last.
+    Status, "status", {
+        /// Nothing is wrong.
+        Ok = "ok",
+        /// It is intended, but should not be forgotten.
+        Notice = "notice",
+        /// Somebody should look at it.
+        Warning = "warning",
+        /// It could not be found out.
+        Unknown = "unknown",
+        /// Messages are not delivered, or are lost.
+        Critical = "critical",
+    }
+);
+
+words!(
+    /// The kind of a trouble.
+    TroubleKind, "kind of trouble", {
+        /// No manager is running.
+        NoManager = "no_manager",
+        /// It could not be read.
+        Unreadable = "unreadable",
+        /// A topic cannot be read completely.
+        Damaged = "damaged",
+        /// Messages are unaccounted for.
+        Unaccounted = "unaccounted",
+        /// Messages have no record.
+        MissingRecords = "missing_records",
+        /// The oldest due message is late, and no consumer reads the group.
+        NoConsumer = "no_consumer",
+        /// The oldest due message that no consumer holds is late.
+        Late = "late",
+        /// Garbage has more messages than its limit.
+        Garbage = "garbage",
+        /// A topic or group is paused.
+        Paused = "paused",
+        /// A group is being removed.
+        Retiring = "retiring",
+        /// A group is not in the configuration, but still gets every message.
+        Unconfigured = "unconfigured",
+    }
+);
+
+/// The limits above which something needs attention.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The age of the oldest due message of a group above which it is a warning.
+    pub(crate) late: Duration,
+    /// That above which it is critical.
+    pub(crate) oldest: Duration,
+    /// The number of messages in the garbage of a group above which it is a warning.
+    pub(crate) garbage: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            late: Duration::from_secs(5),
+            oldest: Duration::from_secs(300),
+            garbage: 0,
+        }
+    }
+}
+
+/// The things that need attention.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Attention {
+    /// The worst status of all troubles; `ok` if there are none.
+    pub(crate) status: Status,
+    /// The troubles, the worst first.
+    pub(crate) troubles: Vec<Trouble>,
+    /// The number of messages that were counted as lost earlier. They are no trouble, because the loss cannot be undone.
+    pub(crate) lost: u64,
+}
+
+/// Something that needs attention.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Trouble {
+    pub(crate) status: Status,
+    pub(crate) kind: TroubleKind,
+    /// The topic; absent if it concerns all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    pub(crate) topic: Option<String>,
+    /// The group; absent if it concerns all of the topic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Group, required = false)]
+    pub(crate) group: Option<Group>,
+    /// The trouble, in words.
+    pub(crate) what: String,
+}
+
+impl Trouble {
+    fn new(status: Status, kind: TroubleKind, what: impl Into<String>) -> Self {
+        Self {
+            status,
+            kind,
+            topic: None,
+            group: None,
+            what: what.into(),
+        }
+    }
+
+    fn of_topic(self, topic: impl Into<String>) -> Self {
+        Self {
+            topic: Some(topic.into()),
+            ..self
+        }
+    }
+
+    /// Returns its topic and group as `topic/group`, its topic, or nothing.
+    pub(crate) fn subject(&self) -> String {
+        match (&self.topic, &self.group) {
+            (Some(topic), Some(group)) => format!("{topic}/{group}"),
+            (topic, _) => topic.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl Attention {
+    fn new(mut troubles: Vec<Trouble>, lost: u64) -> Self {
+        troubles.sort_by_key(|trouble| Reverse(trouble.status));
+        Self {
+            status: troubles.first().map_or(Status::Ok, |worst| worst.status),
+            troubles,
+            lost,
+        }
+    }
+
+    /// Returns the result if nothing could be read.
+    pub(crate) fn unreadable(why: String) -> Self {
+        Self::new(
+            vec![Trouble::new(Status::Unknown, TroubleKind::Unreadable, why)],
+            0,
+        )
+    }
+}
+
+/// Reads what needs attention, in all topics or in one.
+///
+/// # Errors
+/// [`AllTopicsError`]; for a topic that is not registered, [`BrokerError::UnknownTopic`] in it.
+pub(crate) async fn read(
+    broker: &Broker,
+    topic: Option<&Topic>,
+    limits: &Limits,
+    within: Duration,
+) -> Result<Attention, AllTopicsError> {
+    let mut stats = stats_of_all(broker, within).await?;
+    if let Some(topic) = topic
+        && !stats.keep_only(topic)
+    {
+        return Err(BrokerError::UnknownTopic(topic.clone()).into());
+    }
+    Ok(attention(&stats, limits))
+}
+
+/// Returns what needs attention.
+pub(crate) fn attention(stats: &StatsList, limits: &Limits) -> Attention {
+    use Status::{Critical, Unknown};
+    let mut found = Vec::new();
+    match stats.managers {
+        Some(0) => found.push(Trouble::new(Critical, TroubleKind::NoManager, NO_MANAGER)),
+        None => {
+            let what = "cannot read the managers";
+            found.push(Trouble::new(Unknown, TroubleKind::Unreadable, what));
+        }
+        Some(_) => {}
+    }
+    for damaged in &stats.missing.damaged {
+        let what = format!("cannot be read: {}", damaged.error);
+        let trouble = Trouble::new(Critical, TroubleKind::Damaged, what);
+        found.push(trouble.of_topic(&damaged.topic));
+    }
+    for topic in &stats.missing.unanswered {
+        let trouble = Trouble::new(Unknown, TroubleKind::Unreadable, "Redis did not answer");
+        found.push(trouble.of_topic(topic.as_str()));
+    }
+    for topic in &stats.topics {
+        let troubles = in_topic(topic, limits).into_iter();
+        found.extend(troubles.map(|trouble| trouble.of_topic(topic.topic.as_str())));
+    }
+    Attention::new(found, stats.topics.iter().map(TopicStats::lost).sum())
+}
+
+fn in_topic(stats: &TopicStats, limits: &Limits) -> Vec<Trouble> {
+    use Status::{Critical, Notice};
+    let mut found = Vec::new();
+    if stats.conservation_error > 0 {
+        let messages = counted(stats.conservation_error, "message");
+        let what = format!("{messages} unaccounted for");
+        found.push(Trouble::new(Critical, TroubleKind::Unaccounted, what));
+    }
+    if stats.missing_records() > 0 {
+        let messages = counted(stats.missing_records(), "message");
+        let what = format!("{messages} without a record");
+        found.push(Trouble::new(Critical, TroubleKind::MissingRecords, what));
+    }
+    if stats.paused {
+        let what = "is paused: nothing becomes ready";
+        found.push(Trouble::new(Notice, TroubleKind::Paused, what));
+    } else if stats.groups.is_empty() {
+        found.extend(late(stats.overdue_ms, true, limits));
+    }
+    for group in &stats.groups {
+        let troubles = in_group(stats, group, limits).into_iter();
+        found.extend(troubles.map(|trouble| Trouble {
+            group: Some(group.group.clone()),
+            ..trouble
+        }));
+    }
+    found
+}
+
+fn in_group(topic: &TopicStats, stats: &GroupStats, limits: &Limits) -> Vec<Trouble> {
+    use Status::{Notice, Warning};
+    let mut found = Vec::new();
+    if stats.garbage > limits.garbage {
+        let what = format!("{} in garbage", counted(stats.garbage, "message"));
+        found.push(Trouble::new(Warning, TroubleKind::Garbage, what));
+    }
+    if stats.paused {
+        let what = format!("is paused: {} held back", stats.backlog);
+        found.push(Trouble::new(Notice, TroubleKind::Paused, what));
+    }
+    if let Some(how) = stats.retiring {
+        let what = format!("is retiring ({})", how.as_str());
+        found.push(Trouble::new(Notice, TroubleKind::Retiring, what));
+    } else if stats.unconfigured {
+        let what = "is not in the configuration, but still gets every message";
+        found.push(Trouble::new(Warning, TroubleKind::Unconfigured, what));
+    }
+    if !topic.paused && !stats.paused {
+        let is_read = stats.ready == 0 || stats.consumers > 0;
+        found.extend(late(stats.oldest_due_age_ms, is_read, limits));
+    }
+    found
+}
+
+/// Returns the trouble with a message that has been due for so long.
+fn late(age_ms: u64, is_read: bool, limits: &Limits) -> Option<Trouble> {
+    let status = match Duration::from_millis(age_ms) {
+        age if age > limits.oldest => Status::Critical,
+        age if age > limits.late => Status::Warning,
+        _ => return None,
+    };
+    let what = format!("oldest due message has waited for {}", format_age(age_ms));
+    Some(match is_read {
+        true => Trouble::new(status, TroubleKind::Late, what),
+        false => {
+            let what = format!("no consumer reads it; {what}");
+            Trouble::new(status, TroubleKind::NoConsumer, what)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn the_worst_trouble_decides_and_comes_first() {
+        use Status::{Critical, Notice, Ok, Unknown, Warning};
+        for (statuses, worst) in [
+            (vec![], Ok),
+            (vec![Notice], Notice),
+            (vec![Warning], Warning),
+            (vec![Warning, Unknown], Unknown),
+            (vec![Unknown, Critical, Warning], Critical),
+        ] {
+            let statuses = statuses.into_iter();
+            let troubles = statuses.map(|status| Trouble::new(status, TroubleKind::Late, "x"));
+            let attention = Attention::new(troubles.collect(), 0);
+            let first = attention.troubles.first();
+            assert_eq!(attention.status, worst);
+            assert_eq!(first.map_or(Ok, |trouble| trouble.status), worst);
+        }
+    }
+
+    /// The counts of one topic with one group, with these differences.
+    fn stats(topic: Value, group: Value) -> StatsList {
+        let mut one = json!({
+            "group": "g", "backlog": 0, "parked": 0, "ready": 0, "in_flight": 0, "retry": 0, "garbage": 0, "consumers": 1,
+            "oldest_due_age_ms": 0, "oldest_ready_age_ms": 0,
+        });
+        merge(&mut one, group);
+        let mut all = json!({
+            "topic": "t", "paused": false, "class": "plain", "stored": 10, "waiting": 0, "tombstones": 0, "overdue_ms": 0,
+            "groups": [one], "counters": {}, "conservation_error": 0,
+        });
+        merge(&mut all, topic);
+        serde_json::from_value(json!({ "topics": [all], "managers": 1 })).unwrap()
+    }
+
+    fn merge(to: &mut Value, from: Value) {
+        let Value::Object(from) = from else { panic!() };
+        to.as_object_mut().unwrap().extend(from);
+    }
+
+    #[test]
+    fn each_count_has_one_trouble_with_its_status_and_subject() {
+        use Status::{Critical, Notice, Warning};
+        let paused = json!({ "paused": true });
+        let (late, later) = (
+            json!({ "oldest_due_age_ms": 5001 }),
+            json!({ "oldest_due_age_ms": 300_001 }),
+        );
+        let unread = json!({ "oldest_due_age_ms": 5001, "ready": 1, "consumers": 0 });
+        let late_and_paused = json!({ "oldest_due_age_ms": 300_001, "paused": true });
+        for (topic, group, status, kind, subject) in [
+            (
+                json!({ "conservation_error": 1 }),
+                json!({}),
+                Critical,
+                "unaccounted",
+                "t",
+            ),
+            (
+                json!({ "waiting": 11 }),
+                json!({}),
+                Critical,
+                "missing_records",
+                "t",
+            ),
+            (paused.clone(), json!({}), Notice, "paused", "t"),
+            (paused, later.clone(), Notice, "paused", "t"),
+            (
+                json!({}),
+                json!({ "paused": true }),
+                Notice,
+                "paused",
+                "t/g",
+            ),
+            (json!({}), late_and_paused, Notice, "paused", "t/g"),
+            (
+                json!({}),
+                json!({ "garbage": 1 }),
+                Warning,
+                "garbage",
+                "t/g",
+            ),
+            (
+                json!({}),
+                json!({ "retiring": "drain" }),
+                Notice,
+                "retiring",
+                "t/g",
+            ),
+            (
+                json!({}),
+                json!({ "unconfigured": true }),
+                Warning,
+                "unconfigured",
+                "t/g",
+            ),
+            (json!({}), late, Warning, "late", "t/g"),
+            (json!({}), later, Critical, "late", "t/g"),
+            (json!({}), unread, Warning, "no_consumer", "t/g"),
+            (
+                json!({ "groups": [], "overdue_ms": 5001 }),
+                json!({}),
+                Warning,
+                "late",
+                "t",
+            ),
+        ] {
+            let found = attention(&stats(topic, group), &Limits::default()).troubles;
+            let seen: Vec<_> = { found.iter() }
+                .map(|one| (one.status, one.kind.as_str(), one.subject()))
+                .collect();
+            assert_eq!(seen, [(status, kind, subject.to_owned())], "{found:?}");
+        }
+        let well = attention(&stats(json!({}), json!({})), &Limits::default());
+        assert_eq!((well.status, well.troubles.len()), (Status::Ok, 0));
+    }
+}

@@ -1,0 +1,51 @@
+//! Converts failures of the broker to problems.
+
+use lisa_core::broker::{Broker, BrokerError};
+use lisa_core::misspelling::suggest_topic;
+use lisa_core::redis::ConnectionErrorKind;
+
+use super::auth::may_read;
+use super::problem::{Problem, ProblemCode};
+
+impl Problem {
+    /// Converts a failure of the broker. One about an unknown topic suggests the nearest known topic, if the client may read.
+    pub fn suggesting_topic(error: BrokerError, broker: &Broker) -> Self {
+        match &error {
+            BrokerError::UnknownTopic(topic) if may_read() => {
+                let suggestion = suggest_topic(broker, topic);
+                Self::new(ProblemCode::UnknownTopic, format!("{error}{suggestion}"))
+            }
+            _ => error.into(),
+        }
+    }
+}
+
+/// Converts a failure of the broker. Logs it if it is internal.
+impl From<BrokerError> for Problem {
+    fn from(error: BrokerError) -> Self {
+        let code = match &error {
+            BrokerError::UnknownTopic(_) => ProblemCode::UnknownTopic,
+            BrokerError::UnknownGroup { .. } => ProblemCode::NotFound,
+            BrokerError::Cursor(wrong) => {
+                let problem = Self::new(ProblemCode::Invalid, error.to_string());
+                return problem.error("cursor", wrong.to_string());
+            }
+            BrokerError::Changing(_)
+            | BrokerError::Undeclared(_)
+            | BrokerError::ShardGone { .. } => ProblemCode::Unavailable,
+            BrokerError::Connection(connection)
+                if connection.kind == ConnectionErrorKind::Unavailable =>
+            {
+                match connection.maybe_applied {
+                    true => ProblemCode::Indeterminate,
+                    false => ProblemCode::Unavailable,
+                }
+            }
+            _ => ProblemCode::Internal,
+        };
+        if code == ProblemCode::Internal {
+            tracing::error!(%error, "request failed");
+        }
+        Self::new(code, error.to_string())
+    }
+}
