@@ -273,3 +273,22 @@ func TestOnlyBatchersInUseAreKept(t *testing.T) {
 	done.Wait()
 	eventually(t, busy.isIdle)
 }
+
+func TestAnAckIsJSONWithAnyToken(t *testing.T) {
+	for _, token := range []string{"abc.DEF-_~", `quote " and \`, "line\n", "größe", "\x7f"} {
+		one, err := Ack().item(token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var read struct {
+			Token string
+			Ack   bool
+		}
+		if err := json.Unmarshal(one.text, &read); err != nil || read.Token != token || !read.Ack {
+			t.Errorf("%s: %v, %v", one.text, read, err)
+		}
+	}
+	if _, err := Ack().item(""); err == nil {
+		t.Error("an empty token is not refused")
+	}
+}
