@@ -91,7 +91,9 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
                 let items = reads.into_iter();
                 // An entry without a message cannot be settled; the manager drops it after its lease.
                 let items = items.filter_map(|read| Some((read.id?, read.attempt)));
-                let all = Handed::new(&gateway, &group, topic.clone(), shard, items.collect());
+                // The settings may have changed while the read waited.
+                let topic = broker.known(&group.topic).unwrap_or(topic);
+                let all = Handed::new(&gateway, &group, topic, shard, items.collect());
                 give(polls, all);
             }
             Err(error) => {

@@ -68,7 +68,8 @@ pub(crate) async fn run(queue: &SettleQueue) {
                 outage.recovered();
                 busy = !reads.is_empty();
                 if busy {
-                    // Runs concurrently with the next read.
+                    // The settings may have changed while the read waited. Runs concurrently with the next read.
+                    let topic = worker.topic();
                     queue.spawn(start(queue.clone(), topic, reads, begun, permits, probe));
                 } else if probe.is_some() {
                     drop(probe);

@@ -170,10 +170,10 @@ fn health(list: &StatsList, age: Duration) -> Markup {
         .iter()
         .map(|topic| topic.conservation_error + topic.missing_records())
         .sum();
-    let oldest = list
-        .topics
-        .iter()
+    // A pause is intended, and named below.
+    let oldest = { list.topics.iter().filter(|topic| !topic.paused) }
         .flat_map(|topic| &topic.groups)
+        .filter(|group| !group.paused)
         .map(|group| group.oldest_due_age_ms)
         .max()
         .unwrap_or(0);

@@ -213,7 +213,7 @@ fn in_topic(stats: &TopicStats, limits: &Limits) -> Vec<Trouble> {
         found.push(Trouble::new(Critical, TroubleKind::MissingRecords, what));
     }
     if stats.paused {
-        let what = "is paused: nothing becomes ready";
+        let what = "paused, nothing becomes ready";
         found.push(Trouble::new(Notice, TroubleKind::Paused, what));
     } else if stats.groups.is_empty() {
         found.extend(late(stats.overdue_ms, true, limits));
@@ -236,14 +236,15 @@ fn in_group(topic: &TopicStats, stats: &GroupStats, limits: &Limits) -> Vec<Trou
         found.push(Trouble::new(Warning, TroubleKind::Garbage, what));
     }
     if stats.paused {
-        let what = format!("is paused: {} held back", stats.backlog);
+        let held = counted(stats.backlog, "message");
+        let what = format!("paused, {held} held back");
         found.push(Trouble::new(Notice, TroubleKind::Paused, what));
     }
     if let Some(how) = stats.retiring {
-        let what = format!("is retiring ({})", how.as_str());
+        let what = format!("retiring ({})", how.as_str());
         found.push(Trouble::new(Notice, TroubleKind::Retiring, what));
     } else if stats.unconfigured {
-        let what = "is not in the configuration, but still gets every message";
+        let what = "not in the configuration, but still gets every message";
         found.push(Trouble::new(Warning, TroubleKind::Unconfigured, what));
     }
     if !topic.paused && !stats.paused {
@@ -260,11 +261,14 @@ fn late(age_ms: u64, is_read: bool, limits: &Limits) -> Option<Trouble> {
         age if age > limits.late => Status::Warning,
         _ => return None,
     };
-    let what = format!("oldest due message has waited for {}", format_age(age_ms));
+    let what = format!(
+        "the oldest due message has waited for {}",
+        format_age(age_ms)
+    );
     Some(match is_read {
         true => Trouble::new(status, TroubleKind::Late, what),
         false => {
-            let what = format!("no consumer reads it; {what}");
+            let what = format!("no consumer, {what}");
             Trouble::new(status, TroubleKind::NoConsumer, what)
         }
     })

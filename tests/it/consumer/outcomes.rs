@@ -42,6 +42,33 @@ async fn each_outcome_moves_the_message_where_it_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn new_settings_apply_to_a_message_that_a_read_waited_for() {
+    let relay = relay("settings").await;
+    let handler = delivery_fn(|delivery: Delivery, _| async move {
+        match delivery.id.as_str() {
+            "first" => Outcome::Ack,
+            _ => Outcome::retry("no luck"),
+        }
+    });
+    let consumer = Consumer::builder(relay.broker().clone()).topic("t", handler);
+    let running = Running::start(consumer.build().unwrap());
+    relay.send(&[message("first", When::NOW)]).await;
+    running.until(|report| report.acked == 1).await;
+    let once = TopicSettings {
+        max_attempts: 1,
+        ..relay.topic().settings().clone()
+    };
+    let (broker, name) = (relay.broker(), relay.topic().name());
+    broker.declare(name, &once, Declare::Update).await.unwrap();
+    relay.send(&[message("second", When::NOW)]).await;
+    running
+        .until(|report| report.retried + report.garbage == 1)
+        .await;
+    assert_eq!(running.stop().await.garbage, 1);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_delivery_tells_what_was_sent_and_when_it_was_due() {
     let relay = relay("delivery").await;
     let (mut desk, handler) = Desk::new();

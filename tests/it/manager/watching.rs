@@ -65,7 +65,7 @@ async fn check_reports_the_worst_problem_as_an_exit_code() {
     running.broker().pause(&topic, true).await.unwrap();
     let paused = verb("1ms", "1ms").run(SOON).await;
     assert_eq!(paused.code, Some(0), "a pause is intended: {paused:?}");
-    let notice = "LISA OK: orders: is paused: nothing becomes ready\n";
+    let notice = "LISA OK: orders: paused, nothing becomes ready\n";
     assert_eq!(paused.stdout, notice);
     let unknown = run(&["--topic", "odrers"]).await;
     assert_eq!(unknown.code, Some(3), "{unknown:?}");

@@ -82,7 +82,7 @@ async fn the_overview_of_many_topics_takes_as_many_calls_as_that_of_a_few() {
         let _: u64 = torn.query_async(connection).await.unwrap();
         // An action is seen at once, although the snapshot does not have it yet.
         assert_eq!(site.post("/topics/t1/pause", "", "").await, 303);
-        let named = ["is paused: nothing becomes ready", "cannot be read: torn"];
+        let named = ["paused, nothing becomes ready", "cannot be read: torn"];
         let page = site.calls("/", &named, ..=OTHERS).await;
         assert!(!page.contains("cannot be read: old"), "{page}");
         // What the snapshot lacks is counted.

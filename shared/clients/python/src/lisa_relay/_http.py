@@ -51,9 +51,18 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (asyncio.TimeoutError, httpx.TimeoutException) as error:
-        raise TransportError(f"no complete answer within the time limit: {type(error).__name__}") from error
+        raise TransportError(f"no complete answer{_source(error)} within the time limit: {type(error).__name__}") from error
     except (httpx.RequestError, httpx.StreamError, OSError) as error:
-        raise TransportError(f"{type(error).__name__}: {error}") from error
+        raise TransportError(f"no answer{_source(error)}: {type(error).__name__}: {error}") from error
+
+
+def _source(error: Exception) -> str:
+    """Returns the server and the request that an error is about, if it knows them."""
+    try:
+        request: httpx.Request = error.request  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError):
+        return ""
+    return f" from {request.url.netloc.decode()} to {request.method} {request.url.path}"
 
 
 class Body:
