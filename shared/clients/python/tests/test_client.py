@@ -230,6 +230,12 @@ def test_a_page_leads_to_the_next_one_until_the_last(lisa: Lisa, topic: str) -> 
     assert lisa.requeue(topic, ["a"]) == lr.Requeued(0, 0, ["a"])
 
 
+def test_a_failed_request_is_named() -> None:
+    with Lisa("http://127.0.0.1:1", tries=1) as lisa, pytest.raises(lr.TransportError) as error:
+        lisa.get("orders", "a")
+    assert str(error.value).startswith("no answer from 127.0.0.1:1 to GET /v1/topics/orders/messages/a: ConnectError: ")
+
+
 def test_garbage_is_listed_and_requeued(lisa: Lisa, topic: str) -> None:
     id = lisa.send(topic, "x").id
     lisa.pull(topic, wait=WAIT)[0].reject("no luck")
