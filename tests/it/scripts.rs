@@ -55,5 +55,6 @@ mod settle;
 mod stage;
 mod stats;
 mod take_garbage_hooks;
+mod unblock;
 mod wake;
 mod walk;

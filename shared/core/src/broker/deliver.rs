@@ -72,6 +72,8 @@ impl Broker {
                 let streams: Vec<(Value, Vec<Read>)> = decode("XREADGROUP", reply)?;
                 Ok(streams.into_iter().flat_map(|(_, reads)| reads).collect())
             }
+            // After it, the read of a paused Redis 7.0 would still run: the reader is closed.
+            Err(error) if error.is_unblocked() => Ok(Vec::new()),
             Err(error) if error.kind == ConnectionErrorKind::NoGroup => {
                 self.declare_again(topic).await?;
                 Err(error.into())
@@ -196,14 +198,16 @@ impl Broker {
         })
     }
 
-    /// Ends the blocked read of another connection as if it had timed out. Returns whether it was blocked. Unlike
-    /// dropping the read, this loses no message that is on its way.
+    /// Ends the blocked read of another connection, which returns no message and closes its reader. Returns whether it was
+    /// blocked. Unlike dropping the read, this loses no message that is on its way.
     ///
     /// # Errors
     /// [`BrokerError`]; a Redis user without this permission must wait until the read ends.
     pub async fn unblock(&self, reader: &ReaderId) -> Result<bool, BrokerError> {
         let mut cmd = redis::cmd("CLIENT");
-        cmd.arg("UNBLOCK").arg(reader.number);
+        // Without ERROR, Redis 7.0 to 8 and Valkey panic if the read waits for the end of a CLIENT PAUSE, as in a failover:
+        // https://github.com/valkey-io/valkey/issues/2111
+        cmd.arg("UNBLOCK").arg(reader.number).arg("ERROR");
         let server = self.inner.connection.server(&reader.server);
         let reply = server.call(&cmd, self.inner.call_timeout).await?;
         decode("CLIENT UNBLOCK", reply)

@@ -246,6 +246,11 @@ impl ConnectionError {
         self.code.as_deref() == Some("TRYAGAIN")
     }
 
+    /// Returns whether `CLIENT UNBLOCK` ended the command. The code alone may also mean that its stream has vanished.
+    pub(crate) fn is_unblocked(&self) -> bool {
+        self.code.as_deref() == Some("UNBLOCKED") && self.detail.contains("CLIENT UNBLOCK")
+    }
+
     /// Returns whether the same request may succeed later unchanged.
     pub fn is_retryable(&self) -> bool {
         match self.kind {
