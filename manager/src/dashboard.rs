@@ -62,7 +62,8 @@ use lisa_service::config::Config;
 use lisa_service::cron::TimeZone;
 use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
-use lisa_service::http::{CrossSite, ProblemCode, Reads};
+use lisa_service::http::share::Client;
+use lisa_service::http::{CrossSite, ProblemCode, Reads, Unread};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use url::form_urlencoded::byte_serialize;
@@ -129,6 +130,8 @@ struct Inner {
     ended_sessions: EndedSessions,
     cross_site: CrossSite,
     bodies: BodyLimits,
+    /// The memory for large responses.
+    unread: Unread,
     queries: Queries,
     /// The limits of changes that search all shards for their message.
     searches: Reads,
@@ -166,6 +169,7 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
             auth.allowed_origins.clone(),
         ),
         bodies: BodyLimits::new(config.http.body_timeout),
+        unread: Unread::default(),
         queries: Queries::new(CONCURRENT_QUERIES),
         searches: Reads::of_searches(),
         producer: Producer::with_options(parts.broker.clone(), options),
@@ -411,6 +415,10 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
         },
     };
     let context = dashboard.context(&request, viewer);
+    let client = match context.viewer.name() {
+        Some(name) if !name.is_empty() => Client::Token(name.into()),
+        _ => Client::current(),
+    };
     let mut response = if let Some(failure) = refused {
         failure.into_response()
     } else if is_change && !dashboard.0.cross_site.allows_change(&request) {
@@ -457,6 +465,7 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
     {
         response.headers_mut().append(SET_COOKIE, renewed);
     }
+    let response = dashboard.0.unread.hold(client, response).await;
     with_headers(response)
 }
 

@@ -23,7 +23,7 @@ use lisa_core::misspelling::suggest_topic;
 use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::share::Client;
-use lisa_service::http::{Problem, ProblemCode, ReadSlot, Reads};
+use lisa_service::http::{Problem, ProblemCode, ReadSlot, Reads, Unread};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -92,6 +92,8 @@ pub fn routes(
         .routes(routes!(batch::send_batch))
         .routes(routes!(message::cancel, message::reschedule))
         .routes(routes!(message::deliver_now))
+        // The response to a cancel has the payload.
+        .route_layer(from_fn_with_state(reads.unread().clone(), Unread::bound))
         .route_layer(tokens.require(Scope::Send));
     let read = OpenApiRouter::new()
         .routes(routes!(message::get_message))

@@ -87,7 +87,10 @@ impl Relay {
                 let call = client.get(&["attention"]).query("topic", topic);
                 let call = call.query("late", Some(in_ms(limits.late)));
                 let call = call.query("oldest", Some(in_ms(limits.oldest)));
-                call.query("garbage", Some(limits.garbage)).answer().await
+                let call = call.query("garbage", Some(limits.garbage));
+                let read: Attention = call.answer().await?;
+                // The status follows from the troubles, whatever the server says.
+                Ok(Attention::new(read.troubles, read.lost))
             }
         }
     }

@@ -134,7 +134,7 @@ impl Trouble {
 }
 
 impl Attention {
-    fn new(mut troubles: Vec<Trouble>, lost: u64) -> Self {
+    pub(crate) fn new(mut troubles: Vec<Trouble>, lost: u64) -> Self {
         troubles.sort_by_key(|trouble| Reverse(trouble.status));
         Self {
             status: troubles.first().map_or(Status::Ok, |worst| worst.status),

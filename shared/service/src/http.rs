@@ -17,6 +17,7 @@ mod serve;
 pub mod share;
 mod socket;
 mod stream;
+mod unread;
 
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ pub use reads::{ReadSlot, Reads};
 pub use serve::serve;
 pub use socket::Socket;
 pub use stream::ends_with_client;
+pub use unread::Unread;
 
 /// The description of the header `Lisa-Key` of a request about one message.
 pub const KEY_OF_MESSAGE: &str = "The ordering key of the message, or its merge key if it has no ordering key: finds a message with a caller-supplied id directly, without querying every shard";

@@ -359,7 +359,7 @@ fn escape_all(
 
 fn is_unsafe(char: char) -> bool {
     char.is_control()
-        || matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(char, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn csv_line(text: &mut String, cells: impl Iterator<Item: AsRef<str>>) {

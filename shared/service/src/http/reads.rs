@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::problem::{Problem, ProblemCode};
 use super::share::{Client, Share, Shares, Shortage};
+use super::unread::Unread;
 
 /// The longest wait for a slot, and the longest time of the read after it.
 const READ_WITHIN: Duration = Duration::from_secs(2);
@@ -49,6 +50,7 @@ pub struct Reads {
     /// The name of the calls, in problems.
     what: &'static str,
     clocks: Clocks,
+    unread: Unread,
 }
 
 impl Default for Reads {
@@ -64,6 +66,7 @@ impl Reads {
             within,
             what: "reads",
             clocks: Clocks::default(),
+            unread: Unread::default(),
         }
     }
 
@@ -103,10 +106,20 @@ impl Reads {
     ///
     /// If Redis does not answer, the problem is `unavailable`, never `indeterminate`: a read leaves nothing half done.
     pub async fn bound(State(reads): State<Self>, request: Request, next: Next) -> Response {
-        match reads.begin(Client::of(&request)).await {
-            Ok(slot) => answer_within(slot.began + reads.within, request, next).await,
+        let client = Client::of(&request);
+        match reads.begin(client.clone()).await {
+            Ok(slot) => {
+                let response = answer_within(slot.began + reads.within, request, next).await;
+                reads.unread.hold(client, response).await
+            }
             Err(problem) => problem.into_response(),
         }
+    }
+
+    /// Returns the memory for large responses to these reads.
+    #[must_use]
+    pub fn unread(&self) -> &Unread {
+        &self.unread
     }
 
     /// Runs a read of the current client in a slot and in time.

@@ -6,7 +6,11 @@ use std::io;
 use std::net::SocketAddr;
 
 use lisa_core::sync::Mutex;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
+
+/// The connections that may wait in the operating system's queue, as far as `net.core.somaxconn` permits. Beyond it, a client
+/// waits a second or more for its next try, for example when all workers connect again.
+const BACKLOG: u32 = 4096;
 
 /// The address of a supervised listener: a port in use is an error at start, not a restart loop.
 #[derive(Debug)]
@@ -21,7 +25,7 @@ impl Socket {
     /// # Errors
     /// The address is in use, does not belong to this host, or is not permitted.
     pub async fn bind(address: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
+        let listener = listen(address)?;
         Ok(Self {
             address: listener.local_addr()?,
             first: Mutex::new(Some(listener)),
@@ -42,7 +46,17 @@ impl Socket {
         let first = self.first.lock().take();
         match first {
             Some(listener) => Ok(listener),
-            None => TcpListener::bind(self.address).await,
+            None => listen(self.address),
         }
     }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
