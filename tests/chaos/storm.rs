@@ -96,7 +96,10 @@ impl Storm<'_> {
         match self.world.flows_since(now(), RECOVERY).await {
             Ok(recovery) => Some(recovery),
             Err(silent) => {
-                let what = format!("{silent:?} silent for {RECOVERY:?} and more after {after}");
+                let crash = self.world.crash().await;
+                let crash = crash.map_or(String::new(), |line| format!(": {line}"));
+                let what =
+                    format!("{silent:?} silent for {RECOVERY:?} and more after {after}{crash}");
                 self.world.journal.violation(what);
                 None
             }

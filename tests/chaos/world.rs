@@ -108,6 +108,13 @@ impl World {
         }
     }
 
+    /// Returns the line of the server's log that says why its process ended by itself, if it did.
+    pub(crate) async fn crash(&self) -> Option<String> {
+        let log = self.server.lock().await.log();
+        let is_crash = |line: &&str| line.contains("Guru Meditation") || line.contains("by signal");
+        log.lines().find(is_crash).map(str::to_owned)
+    }
+
     /// Writes what disturbed a process, or all, until now.
     pub(crate) fn disturbed(&self, from: u64, kind: &str, process: &str, detail: &str) {
         let fault = Record::Fault {

@@ -51,7 +51,8 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (asyncio.TimeoutError, httpx.TimeoutException) as error:
-        raise TransportError(f"no complete answer{_source(error)} in time: {type(error).__name__}") from error
+        text = f"no complete answer{_source(error)} within the time limit: {type(error).__name__}"
+        raise TransportError(text) from error
     except (httpx.RequestError, httpx.StreamError, OSError) as error:
         raise TransportError(f"no answer{_source(error)}: {type(error).__name__}: {error}") from error
 
