@@ -107,7 +107,7 @@ impl Handed {
         };
         let more = text.len().min(ROOM_OF_ONE).saturating_sub(room.held());
         room.try_add(more).map_err(no_room)?;
-        Ok(Bytes::from_owner(Held { text, _room: room }))
+        Ok(room.hold(text))
     }
 
     /// Sets the lease of the deliveries, fetches their records and ordering keys, and makes their tokens. Settles those that are
@@ -262,18 +262,6 @@ fn failed(error: BrokerError) -> Problem {
             Problem::new(ProblemCode::Unavailable, "Redis did not answer")
         }
         problem => problem,
-    }
-}
-
-/// The text of an answer, with its memory.
-struct Held {
-    text: Bytes,
-    _room: Share,
-}
-
-impl AsRef<[u8]> for Held {
-    fn as_ref(&self) -> &[u8] {
-        &self.text
     }
 }
 

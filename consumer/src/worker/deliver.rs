@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use lisa_core::broker::{AuditEntry, Settlement, TopicHandle, Verdict};
+use lisa_core::broker::{AUDIT_WITHIN, AuditEntry, Settlement, TopicHandle, Verdict};
 use lisa_core::message::{MessageId, Record};
 use lisa_core::retry::RetryPolicy;
 use lisa_core::state::{Attempt, Settled};
@@ -30,9 +30,6 @@ const MAX_ERROR: usize = 1024;
 
 /// The time after which a message that paused its group is due again. It then waits for a resume, unless the pause failed.
 const PAUSED: Duration = Duration::from_secs(1);
-
-/// The time limit for recording a pause.
-const AUDIT_WITHIN: Duration = Duration::from_secs(1);
 
 /// The time after which a message whose callback could not be sent is delivered again.
 const CALLBACK_AGAIN: Duration = Duration::from_secs(10);

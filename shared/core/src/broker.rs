@@ -49,7 +49,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub use attempts::{FailedAttempt, FailedOutcome};
-pub use audit::{AUDIT_KEPT, AuditEntry, Audited};
+pub use audit::{AUDIT_KEPT, AUDIT_WITHIN, AuditEntry, Audited};
 pub use cursor::{After, Cursor, EntryPosition, InvalidCursor};
 pub use deliver::{Read, ReaderId};
 pub use doctor::{Checkup, Examination, Finding, Hint, NO_MANAGER, Outcome, Signs};

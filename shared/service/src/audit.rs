@@ -3,17 +3,13 @@
 //! An entry is added after the action, with its outcome. Requests that are refused before anything is tried are not recorded.
 
 use std::fmt::Display;
-use std::time::Duration;
 
-use lisa_core::broker::{AuditEntry, Broker};
+use lisa_core::broker::{AUDIT_WITHIN, AuditEntry, Broker};
 use lisa_core::topic::{Group, Topic};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::http::auth::token_name;
-
-/// The time limit for adding an entry. The action is over by then.
-const WITHIN: Duration = Duration::from_secs(1);
 
 /// An action of an operator, to be recorded with its outcome.
 #[derive(Debug)]
@@ -127,7 +123,7 @@ impl Drop for Action {
 
 /// Adds an entry. A failure does not affect the action, so it is logged together with the entry.
 async fn add(broker: Broker, entry: AuditEntry) {
-    let error = match timeout(WITHIN, broker.audit(&entry)).await {
+    let error = match timeout(AUDIT_WITHIN, broker.audit(&entry)).await {
         Ok(Ok(())) => return,
         Ok(Err(error)) => error.to_string(),
         Err(_) => "Redis did not answer".to_owned(),

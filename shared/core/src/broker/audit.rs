@@ -3,6 +3,7 @@
 //! It never contains payloads, headers or tokens. The stream is bounded, so the oldest entries go.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use redis::{FromRedisValue, ParsingError, Value, from_redis_value};
 
@@ -14,6 +15,8 @@ use crate::time::{UnixMs, shorten_to};
 
 /// The number of entries that are kept, at least. Redis drops entries in whole nodes of the stream.
 pub const AUDIT_KEPT: usize = 1000;
+/// The time limit for adding an entry. The action is over by then.
+pub const AUDIT_WITHIN: Duration = Duration::from_secs(1);
 /// The longest details and outcome, in characters.
 const LONGEST_TEXT: usize = 200;
 /// The longest name in an entry, in characters.

@@ -10,8 +10,8 @@ use axum::Router;
 use axum::body::{HttpBody, to_bytes};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{
-    ACCEPT_ENCODING, ALLOW, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST,
-    RETRY_AFTER, TRANSFER_ENCODING, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT_ENCODING, ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, RETRY_AFTER,
+    TRANSFER_ENCODING, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 use axum::middleware::{self, Next};
@@ -131,7 +131,6 @@ async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Resp
     let refusal = guard.refusal(&request, route);
     let client = Client::of(&request);
     let is_last = !is_framed(&request);
-    let has_token = request.headers().contains_key(AUTHORIZATION);
     let span = tracing::info_span!(
         "http",
         method,
@@ -174,10 +173,8 @@ async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Resp
     guard.metrics.http_request(route, method, status, took);
     span.record("status", status);
     tracing::debug!(parent: &span, took_s = took.as_secs_f64(), "answered");
-    if !has_token || status == StatusCode::UNAUTHORIZED.as_u16() {
-        // A connection may have sent many requests at once. Between two of a stranger, it is the turn of the other connections.
-        tokio::task::yield_now().await;
-    }
+    // A connection may have sent many requests at once. Between two of them, it is the turn of the other connections.
+    tokio::task::yield_now().await;
     response
 }
 

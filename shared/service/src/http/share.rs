@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Request};
 use lisa_core::sync::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -143,6 +144,18 @@ impl Shares {
     }
 }
 
+/// Bytes with the share that they hold.
+struct Held {
+    bytes: Bytes,
+    _share: Share,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// The units that one request holds. Dropping it returns them.
 #[derive(Debug)]
 pub struct Share {
@@ -207,6 +220,15 @@ impl Share {
     /// There are not enough in time.
     pub async fn add_within(&mut self, units: usize, within: Duration) -> Result<(), Shortage> {
         self.add(units, Instant::now() + within).await
+    }
+
+    /// Returns bytes that hold the units until their last copy is gone, as when a connection has written them.
+    #[must_use]
+    pub fn hold(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Held {
+            bytes,
+            _share: self,
+        })
     }
 
     /// Returns all units.

@@ -1,12 +1,12 @@
 //! Bounds the memory of large responses that their clients have not read.
 
-use axum::body::{Body, Bytes, HttpBody, to_bytes};
+use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::problem::{Problem, ProblemCode};
-use super::share::{Client, Share, Shares, Shortage};
+use super::share::{Client, Shares, Shortage};
 
 /// The size up to which a response is free, in bytes: it fits into the buffers of its connection.
 const FREE: usize = 64 * 1024;
@@ -47,24 +47,9 @@ impl Unread {
         }
         let (parts, body) = response.into_parts();
         match to_bytes(body, size).await {
-            Ok(bytes) => {
-                let held = Bytes::from_owner(Held { bytes, _room: room });
-                Response::from_parts(parts, Body::from(held))
-            }
+            Ok(bytes) => Response::from_parts(parts, Body::from(room.hold(bytes))),
             Err(_) => refuse(Shortage::OfAll),
         }
-    }
-}
-
-/// A body with its memory.
-struct Held {
-    bytes: Bytes,
-    _room: Share,
-}
-
-impl AsRef<[u8]> for Held {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
     }
 }
 
