@@ -345,7 +345,33 @@ const ROUTES: [(&[&str], &str); 3] = [
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use axum::body::Body;
+    use axum::routing::get;
+    use futures_util::poll;
+    use prometheus_client::registry::Registry;
+    use tower::ServiceExt;
+
     use super::*;
+
+    #[tokio::test]
+    async fn after_each_request_it_is_the_turn_of_the_other_connections() {
+        let guard = Guard {
+            metrics: Metrics::new(Registry::default(), "0", "test"),
+            draining: CancellationToken::new(),
+            max_header_bytes: 1024,
+            cross_site: CrossSite::default(),
+        };
+        let router = guard.wrap(Router::new().route("/", get(async || "at once")));
+        let request = Request::get("/")
+            .header(HOST, "localhost")
+            .header("authorization", "Bearer x");
+        let request = request.body(Body::empty()).unwrap();
+        let mut answer = pin!(router.oneshot(request));
+        assert!(poll!(&mut answer).is_pending());
+        assert_eq!(answer.await.unwrap().status(), 200);
+    }
 
     #[test]
     fn only_the_identity_coding_is_accepted() {
