@@ -1,5 +1,6 @@
 //! The responses of a gateway.
 
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -7,12 +8,12 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use base64::Engine;
+use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use hyper::body::{Frame, SizeHint};
 use lisa_core::message::{Headers, OrderingKey};
 use lisa_service::http::{Problem, ProblemCode};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::handed::{Handed, Pulled};
@@ -56,8 +57,8 @@ pub(super) struct DeliveryBody<'a> {
     payload: Option<&'a str>,
     /// The payload in base64, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    payload_base64: Option<String>,
+    #[schema(required = false, value_type = String)]
+    payload_base64: Option<InBase64<'a>>,
 }
 
 impl<'a> DeliveryBody<'a> {
@@ -75,12 +76,35 @@ impl<'a> DeliveryBody<'a> {
             key: pulled.key.as_ref().map(OrderingKey::as_str),
             headers: &delivery.headers,
             payload,
-            payload_base64: payload
-                .is_none()
-                .then(|| STANDARD.encode(&delivery.payload)),
+            payload_base64: payload.is_none().then_some(InBase64(&delivery.payload)),
         }
     }
 }
+
+/// Bytes that are written in base64, without a copy of it.
+struct InBase64<'a>(&'a [u8]);
+
+impl Serialize for InBase64<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&Base64Display::new(self.0, &STANDARD))
+    }
+}
+
+/// Counts the bytes of a text.
+struct Length(usize);
+
+impl io::Write for Length {
+    fn write(&mut self, part: &[u8]) -> io::Result<usize> {
+        self.0 += part.len();
+        Ok(part.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+const SERIALIZES: &str = "texts and numbers always serialize";
 
 /// A body with deliveries. They are handed back unless the connection takes the body.
 pub(super) struct Answer {
@@ -96,9 +120,15 @@ impl Answer {
     pub(super) fn json(
         body: &impl Serialize,
         media_type: &'static str,
-        handed: Handed,
+        mut handed: Handed,
     ) -> Result<Response, Problem> {
-        let text = serde_json::to_vec(body).expect("texts and numbers always serialize");
+        let mut length = Length(0);
+        if handed.is_large() {
+            serde_json::to_writer(&mut length, body).expect(SERIALIZES);
+            handed.reserve_text(length.0)?;
+        }
+        let mut text = Vec::with_capacity(length.0);
+        serde_json::to_writer(&mut text, body).expect(SERIALIZES);
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
         Self::respond(text.into(), headers, handed)

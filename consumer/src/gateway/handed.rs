@@ -26,6 +26,8 @@ const MAX_ANSWER: usize = 16 * 1024 * 1024;
 pub(super) const ROOM: usize = 256 * 1024 * 1024;
 /// The part of it that one client can hold, by reading slowly.
 pub(super) const ROOM_OF_ONE: usize = ROOM / 2;
+/// The payloads of a small answer, in bytes: its text is at most six times as long.
+const SMALL: usize = 256 * 1024;
 /// The longest wait for a share of that memory.
 const ROOM_WITHIN: Duration = Duration::from_secs(2);
 
@@ -96,17 +98,35 @@ impl Handed {
         self.items.clear();
     }
 
-    /// Returns the text of the answer, which holds its memory until it is written. A text may be longer than its payloads:
-    /// JSON escapes characters.
+    /// Returns whether the answer is so large that the memory for its text is reserved before it is made.
+    pub(super) fn is_large(&self) -> bool {
+        self.room.as_ref().is_some_and(|room| room.held() > SMALL)
+    }
+
+    /// Reserves memory for the text of the answer beside its payloads.
     ///
     /// # Errors
-    /// There is no memory for the part that is longer.
+    /// There is not enough.
+    pub(super) fn reserve_text(&mut self, length: usize) -> Result<(), Problem> {
+        let Some(room) = &mut self.room else {
+            return Ok(());
+        };
+        let most = ROOM_OF_ONE.saturating_sub(room.held());
+        room.try_add(length.min(most)).map_err(no_room)
+    }
+
+    /// Returns the text of the answer, which holds its memory until it is written. Returns the memory of the payloads: they are
+    /// in it.
+    ///
+    /// # Errors
+    /// There is no memory for a text that is longer than what was reserved: JSON escapes characters.
     pub(super) fn hold(&mut self, text: Bytes) -> Result<Bytes, Problem> {
         let Some(mut room) = self.room.take() else {
             return Ok(text);
         };
-        let more = text.len().min(ROOM_OF_ONE).saturating_sub(room.held());
-        room.try_add(more).map_err(no_room)?;
+        let length = text.len().min(ROOM_OF_ONE);
+        room.shrink_to(length);
+        room.try_add(length - room.held()).map_err(no_room)?;
         Ok(room.hold(text))
     }
 

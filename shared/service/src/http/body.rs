@@ -348,6 +348,7 @@ mod tests {
     use futures_util::{FutureExt, StreamExt, stream};
 
     use super::super::auth;
+    use super::super::share::Client;
     use super::memory::{OF_CLIENTS, OF_STRANGERS};
     use super::*;
 
@@ -436,6 +437,25 @@ mod tests {
         let mib = 1024 * 1024;
         let refused = read_admitting(pieces(20), most, mib, &limits, |_| false).await;
         assert!(matches!(refused, Err(BodyError::Stranger { limit }) if limit == mib));
+    }
+
+    #[tokio::test]
+    async fn strangers_do_not_take_the_memory_of_an_address_that_was_admitted_lately() {
+        let limits = soon();
+        let of = |last: u8| Client::Address([10, 0, 0, last].into());
+        let begin = async |last| of(last).scope(async { limits.begin() }).await;
+        let mut admitted = begin(1).await;
+        admitted.admit(Client::Token("t".into())).unwrap();
+        drop(admitted);
+        let mut strangers = [begin(2).await, begin(3).await];
+        for stranger in &mut strangers {
+            stranger.grow(OF_STRANGERS.all / 2).unwrap();
+        }
+        let mib = 1024 * 1024;
+        assert!(begin(4).await.grow(mib).is_err());
+        let mut again = begin(1).await;
+        assert!(again.is_of_stranger());
+        again.grow(mib).unwrap();
     }
 
     /// Returns a body of `kib` KiB without a line break, which then stalls.

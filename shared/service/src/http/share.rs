@@ -236,6 +236,14 @@ impl Share {
         self.held = None;
     }
 
+    /// Returns the units beyond `units`.
+    pub fn shrink_to(&mut self, units: usize) {
+        let excess = self.held().saturating_sub(units);
+        for permits in self.held.iter_mut().flatten() {
+            drop(permits.split(excess));
+        }
+    }
+
     fn keep(&mut self, more: [OwnedSemaphorePermit; 2]) {
         match &mut self.held {
             Some(held) => held
@@ -283,6 +291,10 @@ mod tests {
         drop(one);
         assert_eq!(again.add_within(4, brief).await, Ok(()));
         assert_eq!(other.add_within(1, brief).await, Err(Shortage::OfAll));
+        again.shrink_to(3);
+        assert_eq!((again.held(), shares.free()), (3, 3));
+        again.shrink_to(4);
+        assert_eq!(again.held(), 3);
         again.clear();
         other.clear();
         assert_eq!((again.held(), shares.free()), (0, 10));

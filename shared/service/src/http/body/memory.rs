@@ -1,6 +1,11 @@
 //! The memory for bodies: how much of it all clients, one client, and clients that were not admitted have.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
+
+use lisa_core::sync::Mutex;
+use tokio::time::Instant;
 
 use super::super::auth;
 use super::super::share::{Client, Share, Shares};
@@ -28,19 +33,59 @@ pub(super) const OF_STRANGERS: Room = Room {
     free: 8 * 1024,
 };
 
+/// The time for which the address of an admitted client is remembered.
+const KNOWN_FOR: Duration = Duration::from_hours(1);
+/// The most addresses that are remembered.
+const MAX_KNOWN: usize = 4096;
+
+/// The addresses of clients that were admitted recently, by a credential in a body. They have memory of their own for the next
+/// body before it is admitted, so that strangers cannot take it.
+#[derive(Clone, Debug)]
+struct Known {
+    until: Arc<Mutex<HashMap<Client, Instant>>>,
+    shares: Shares,
+}
+
+impl Known {
+    fn new() -> Self {
+        Self {
+            until: Arc::default(),
+            shares: Shares::new(OF_STRANGERS.all, OF_STRANGERS.of_one),
+        }
+    }
+
+    fn has(&self, client: &Client) -> bool {
+        let until = self.until.lock().get(client).copied();
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn note(&self, client: Client) {
+        let now = Instant::now();
+        let mut known = self.until.lock();
+        if known.len() >= MAX_KNOWN && !known.contains_key(&client) {
+            known.retain(|_, until| now < *until);
+        }
+        if known.len() < MAX_KNOWN || known.contains_key(&client) {
+            known.insert(client, now + KNOWN_FOR);
+        }
+    }
+}
+
 /// The limits of the bodies of a listener. Clones share the memory.
 #[derive(Clone, Debug)]
 pub struct BodyLimits {
     pub(super) within: Duration,
     pub(super) clients: Shares,
     pub(super) strangers: Shares,
+    known: Known,
 }
 
 impl BodyLimits {
     /// Creates limits. Each body, or each line of one, must arrive `within` this time.
     ///
     /// All incomplete bodies of admitted clients together take at most 256 MiB, and those of one client half of it. The first
-    /// 64 KiB of each do not count. Bodies of other clients take at most 32 MiB, beyond 8 KiB each.
+    /// 64 KiB of each do not count. Bodies of other clients take at most 32 MiB, beyond 8 KiB each, and as much again if their
+    /// address is that of a client that was admitted in the last hour by a credential in a body.
     #[must_use]
     pub fn new(within: Duration) -> Self {
         Self::with_room(within, OF_CLIENTS.all, OF_CLIENTS.of_one)
@@ -51,6 +96,7 @@ impl BodyLimits {
             within,
             clients: Shares::new(all, of_one),
             strangers: Shares::new(OF_STRANGERS.all, OF_STRANGERS.of_one),
+            known: Known::new(),
         }
     }
 
@@ -59,21 +105,23 @@ impl BodyLimits {
     pub fn apart(&self) -> Self {
         Self {
             strangers: Shares::new(OF_STRANGERS.all, OF_STRANGERS.of_one),
+            known: Known::new(),
             ..self.clone()
         }
     }
 
     /// Begins the body of the request being answered.
     pub(super) fn begin(&self) -> Reservation {
-        let is_admitted = auth::is_admitted();
+        let (is_admitted, client) = (auth::is_admitted(), Client::current());
         let (shares, free) = match is_admitted {
             true => (&self.clients, OF_CLIENTS.free),
+            false if self.known.has(&client) => (&self.known.shares, OF_STRANGERS.free),
             false => (&self.strangers, OF_STRANGERS.free),
         };
         Reservation {
-            share: shares.begin(Client::current()),
+            share: shares.begin(client),
             free,
-            clients: (!is_admitted).then(|| self.clients.clone()),
+            limits: (!is_admitted).then(|| self.clone()),
         }
     }
 }
@@ -83,8 +131,8 @@ impl BodyLimits {
 pub struct Reservation {
     share: Share,
     free: usize,
-    /// The memory for admitted clients, if this is the body of another one.
-    clients: Option<Shares>,
+    /// The limits, if the client was not admitted yet.
+    limits: Option<BodyLimits>,
 }
 
 impl Reservation {
@@ -110,7 +158,7 @@ impl Reservation {
     /// Returns true if the client was not admitted yet.
     #[must_use]
     pub fn is_of_stranger(&self) -> bool {
-        self.clients.is_some()
+        self.limits.is_some()
     }
 
     /// Counts the body as that of an admitted client from now on.
@@ -118,8 +166,9 @@ impl Reservation {
     /// # Errors
     /// There is no memory for it now.
     pub fn admit(&mut self, client: Client) -> Result<(), BodyError> {
-        if let Some(clients) = self.clients.take() {
-            let share = clients.begin(client);
+        if let Some(limits) = self.limits.take() {
+            limits.known.note(self.share.client());
+            let share = limits.clients.begin(client);
             let bytes = self.free + std::mem::replace(&mut self.share, share).held();
             self.free = OF_CLIENTS.free;
             self.grow(bytes)?;
