@@ -1,7 +1,7 @@
 //! The manager's HTTP interface for operators.
 //!
 //! It defines routes, their scopes and their errors. The operations are in [`crate::operations`] and the broker; the role
-//! owns the listener.
+//! owns the listener. The command line calls the same routes, in its own process unless it is told the URL of a manager.
 
 mod attention;
 mod audit;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use lisa_core::broker::{Broker, TopicHandle};
+use lisa_core::broker::{Broker, BrokerError, TopicHandle};
 use lisa_core::topic::{Group, Topic};
 use lisa_producer::http::describe;
 use lisa_service::config::Config;
@@ -39,16 +39,35 @@ use utoipa_axum::routes;
 
 use crate::assignment::Assignments;
 use crate::jobs::scheduler::JobScheduler;
+use crate::operations::audit::Action;
 use crate::operations::choose_group::{self, GroupError};
 use crate::operations::doctor::Examinations;
 use crate::operations::topics::AllTopicsError;
 
-/// The time limit for reading all topics. It is shorter than that of a request, so the topics that answered are shown.
-const ALL_WITHIN: Duration = Duration::from_millis(1500);
+/// The interface that calls the routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    /// The listener of a manager.
+    Http,
+    /// A command line in this process, for one user.
+    CommandLine,
+}
+
+impl Via {
+    /// Returns the time limit for reading all topics. On a listener it is shorter than that of a request, so the topics that
+    /// answered are shown.
+    const fn all_within(self) -> Duration {
+        match self {
+            Self::Http => Duration::from_millis(1500),
+            Self::CommandLine => Duration::from_mins(1),
+        }
+    }
+}
 
 /// The state of the handlers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Api {
+    pub(crate) via: Via,
     pub(crate) broker: Broker,
     pub(crate) assignments: Assignments,
     pub(crate) schedule: JobScheduler,
@@ -64,78 +83,134 @@ pub(crate) struct Api {
     pub(crate) shutdown: Shutdown,
 }
 
+/// The routes, by what protects them on a listener.
+struct Routes {
+    statistics: OpenApiRouter<Api>,
+    read: OpenApiRouter<Api>,
+    /// The route of one message, which a producer also has.
+    message: OpenApiRouter<Api>,
+    events: OpenApiRouter<Api>,
+    operate: OpenApiRouter<Api>,
+}
+
+impl Routes {
+    fn new() -> Self {
+        Self {
+            statistics: OpenApiRouter::new()
+                .routes(routes!(topics::stats))
+                .routes(routes!(topics::snapshot))
+                .routes(routes!(attention::show)),
+            read: OpenApiRouter::new()
+                .routes(routes!(topics::list))
+                .routes(routes!(topics::show))
+                .routes(routes!(topics::messages))
+                .routes(routes!(forecast::all))
+                .routes(routes!(forecast::of_topic))
+                .routes(routes!(history::show))
+                .routes(routes!(history::show_all))
+                .routes(routes!(failures::list))
+                .routes(routes!(garbage::errors))
+                .routes(routes!(keys::list))
+                .routes(routes!(jobs::list))
+                .routes(routes!(jobs::workers))
+                .routes(routes!(schedules::list))
+                .routes(routes!(audit::list))
+                .routes(routes!(garbage_jobs::list)),
+            message: OpenApiRouter::with_openapi(describe()).routes(routes!(topics::message)),
+            events: OpenApiRouter::new().routes(routes!(events::list)),
+            operate: OpenApiRouter::new()
+                .routes(routes!(topics::pause))
+                .routes(routes!(topics::resume))
+                .routes(routes!(groups::pause))
+                .routes(routes!(groups::resume))
+                .routes(routes!(groups::drain))
+                .routes(routes!(groups::drop_group))
+                .routes(routes!(groups::keep))
+                .routes(routes!(garbage::requeue))
+                .routes(routes!(garbage::purge))
+                .routes(routes!(garbage_jobs::start))
+                .routes(routes!(garbage_jobs::stop))
+                .routes(routes!(doctor::examine))
+                .routes(routes!(doctor::repair))
+                .routes(routes!(jobs::run)),
+        }
+    }
+}
+
 /// Returns the routes, each behind the scope it requires, and their OpenAPI description.
 pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
-    let statistics = OpenApiRouter::new()
-        .routes(routes!(topics::stats))
-        .routes(routes!(topics::snapshot))
-        .routes(routes!(attention::show))
-        .route_layer(from_fn_with_state(Reads::of_statistics(), Reads::bound))
-        .route_layer(tokens.require(Scope::Read));
-    let read = OpenApiRouter::new()
-        .routes(routes!(topics::list))
-        .routes(routes!(topics::show))
-        .routes(routes!(topics::messages))
-        .routes(routes!(forecast::all))
-        .routes(routes!(forecast::of_topic))
-        .routes(routes!(history::show))
-        .routes(routes!(history::show_all))
-        .routes(routes!(failures::list))
-        .routes(routes!(garbage::errors))
-        .routes(routes!(keys::list))
-        .routes(routes!(jobs::list))
-        .routes(routes!(jobs::workers))
-        .routes(routes!(schedules::list))
-        .routes(routes!(audit::list))
-        .routes(routes!(garbage_jobs::list))
-        .route_layer(from_fn_with_state(api.reads.clone(), Reads::bound))
-        .route_layer(tokens.require(Scope::Read));
+    let routes = Routes::new();
+    let read = || tokens.require(Scope::Read);
+    let bound = |reads: Reads| from_fn_with_state(reads, Reads::bound);
+    let statistics = routes.statistics.route_layer(bound(Reads::of_statistics()));
+    let reads = routes.read.route_layer(bound(api.reads.clone()));
     // Requests for events wait, so they have limits of their own. Each poll also counts as a read.
-    let events = OpenApiRouter::new()
-        .routes(routes!(events::list))
-        .route_layer(from_fn_with_state(Reads::of_waits(), Reads::bound_waits))
-        .route_layer(tokens.require(Scope::Read));
-    let operate = OpenApiRouter::new()
-        .routes(routes!(topics::pause))
-        .routes(routes!(topics::resume))
-        .routes(routes!(groups::pause))
-        .routes(routes!(groups::resume))
-        .routes(routes!(groups::drain))
-        .routes(routes!(groups::drop_group))
-        .routes(routes!(groups::keep))
-        .routes(routes!(garbage::requeue))
-        .routes(routes!(garbage::purge))
-        .routes(routes!(garbage_jobs::start))
-        .routes(routes!(garbage_jobs::stop))
-        .routes(routes!(doctor::examine))
-        .routes(routes!(doctor::repair))
-        .routes(routes!(jobs::run))
-        .route_layer(tokens.require(Scope::Operate));
+    let waits = from_fn_with_state(Reads::of_waits(), Reads::bound_waits);
+    let events = routes.events.route_layer(waits);
     OpenApiRouter::with_openapi(describe())
-        .merge(statistics)
-        .merge(read)
-        .merge(events)
-        .merge(operate)
+        .merge(statistics.route_layer(read()))
+        .merge(reads.route_layer(read()))
+        .merge(events.route_layer(read()))
+        .merge(routes.operate.route_layer(tokens.require(Scope::Operate)))
         .with_state(api)
         .split_for_parts()
 }
 
 /// Returns the route of one message, which a producer also has, and its OpenAPI description.
 pub(crate) fn message_route(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
-    OpenApiRouter::with_openapi(describe())
-        .routes(routes!(topics::message))
+    let message = Routes::new().message;
+    message
         .route_layer(from_fn_with_state(api.reads.clone(), Reads::bound))
         .route_layer(tokens.require(Scope::Read))
         .with_state(api)
         .split_for_parts()
 }
 
+/// Returns all routes without scopes and limits, for the only user of this process.
+pub(crate) fn unlimited(api: Api) -> Router {
+    let routes = Routes::new();
+    let all = routes.statistics.merge(routes.read).merge(routes.message);
+    let all = all.merge(routes.events).merge(routes.operate);
+    all.with_state(api).into()
+}
+
 impl Api {
+    /// Creates an action, to be recorded in the audit log.
+    fn action(&self, action: &str) -> Action {
+        match self.via {
+            Via::Http => Action::over_http(&self.broker, action),
+            Via::CommandLine => Action::on_command_line(&self.broker, action),
+        }
+    }
+
     /// Finds a topic by its name in the path.
     async fn topic(&self, name: &str) -> Result<Arc<TopicHandle>, Problem> {
         let topic: Topic = name.parse().map_err(|error| invalid("topic", &error))?;
-        let found = self.broker.topic(&topic).await;
-        found.map_err(|error| Problem::suggesting_topic(error, &self.broker))
+        match self.broker.topic(&topic).await {
+            Ok(topic) => Ok(topic),
+            Err(error) => Err(self.refused(error).await),
+        }
+    }
+
+    /// Returns the problem of a failure. One about an unknown topic suggests the nearest registered topic.
+    async fn refused(&self, error: BrokerError) -> Problem {
+        let is_unknown = matches!(error, BrokerError::UnknownTopic(_));
+        // A command line has read only the topic that it names. A failure must not hide the error that is being explained.
+        if is_unknown
+            && self.via == Via::CommandLine
+            && let Err(error) = self.broker.refresh().await
+        {
+            tracing::debug!(%error, "cannot read the registry");
+        }
+        Problem::suggesting_topic(error, &self.broker)
+    }
+
+    /// Returns the problem of a request if no topic could be read.
+    async fn none_read(&self, error: AllTopicsError) -> Problem {
+        match error {
+            AllTopicsError::Broker(error) => self.refused(error).await,
+            AllTopicsError::Unanswered => Problem::new(ProblemCode::Unavailable, error.to_string()),
+        }
     }
 
     /// Finds a group of a topic by its name in the path.
@@ -155,12 +230,4 @@ fn wrong_group(error: GroupError) -> Problem {
 
 fn invalid(field: &str, error: &dyn std::fmt::Display) -> Problem {
     Problem::new(ProblemCode::Invalid, format!("{field}: {error}")).error(field, error.to_string())
-}
-
-/// Returns the problem for a request if no topic could be read.
-fn none_known(error: AllTopicsError) -> Problem {
-    match error {
-        AllTopicsError::Broker(error) => error.into(),
-        AllTopicsError::Unanswered => Problem::new(ProblemCode::Unavailable, error.to_string()),
-    }
 }

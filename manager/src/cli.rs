@@ -6,22 +6,22 @@ mod commands;
 mod error;
 mod manager_flags;
 mod manager_url;
-mod relay;
+
+use std::path::PathBuf;
 
 use clap::CommandFactory;
 use futures_util::FutureExt;
-use lisa_core::state::State;
-use lisa_service::config::SinkSecrets;
+use lisa_service::cli::{GlobalFlags, Output};
+use lisa_service::config::SinkSecrets::{self, Required, Unused};
 use lisa_service::role::{self, Flags, Runtime};
 
 pub use args::Cli;
-use args::{
-    DevArgs, GarbageVerb, GroupsVerb, MessagesVerb, PauseArgs, StatsArgs, TopicsVerb, Verb,
-};
+use args::{DevArgs, GarbageVerb, GroupsVerb, JobsArgs, MessagesVerb, OperatorVerb, RunArgs};
+use args::{StatsArgs, TopicsVerb, Verb};
 use client::Client;
 pub use error::CliError;
-use manager_flags::needs_redis;
-use relay::{PageQuery, Relay};
+use manager_flags::{ManagerFlags, needs_redis};
+use manager_url::ManagerUrl;
 
 use crate::combined;
 use crate::dev::{self, DevOptions};
@@ -40,225 +40,180 @@ impl Cli {
         } = self;
         flags.output.check(verb.prints_list())?;
         let url = through.url(&flags, verb.without_relay())?;
-        let mut overrides = flags.overrides();
-        match &verb {
-            Verb::Config(verb) => {
-                let done = verb.execute(flags.config, overrides, &flags.output);
-                return Ok(done.map(|()| 0)?);
+        match verb {
+            Verb::Run(args) => run(flags, args).await?,
+            Verb::Dev(args) => dev(flags, args).await?,
+            Verb::Operator(verb) => {
+                let output = flags.output.clone();
+                let client = client(flags, url, through.token_file);
+                // Boxed: the futures of Redis and of an HTTP client are deeply nested types.
+                let client = client.boxed_local().await?;
+                operate(&client, verb, &output).boxed_local().await?;
             }
-            Verb::Program(verb) => return Ok(verb.execute(Self::command()).map(|()| 0)?),
-            Verb::Run(args) => {
-                if let Some(listen) = &args.listen {
-                    overrides.insert("manager.listen".to_owned(), listen.clone());
-                }
-                if args.allow_eviction {
-                    overrides.insert("redis.allow_eviction".to_owned(), "true".to_owned());
-                }
+            Verb::Check(args) => {
+                let output = flags.output.clone();
+                let client = client(flags, url, through.token_file);
+                let client = client.boxed_local().await;
+                return commands::check::check(client, &args, &output).await;
             }
-            Verb::Dev(DevArgs {
-                listen: Some(listen),
-                ..
-            }) => {
-                overrides.insert("manager.listen".to_owned(), listen.clone());
-            }
-            _ => {}
-        }
-        let flags_of_role = Flags {
-            config: flags.config,
-            overrides,
-            sink_secrets: SinkSecrets::Unused,
-            source_secrets: match &verb {
-                Verb::Run(args) if args.with_producer => SinkSecrets::Required,
-                Verb::Dev(_) => SinkSecrets::Required,
-                _ => SinkSecrets::Unused,
-            },
-            aws_secrets: match &verb {
-                Verb::Dev(_) => SinkSecrets::Required,
-                _ => SinkSecrets::Unused,
-            },
-        };
-        if let Verb::Run(args) = verb {
-            let loaded = role::prepare(flags_of_role)?;
-            let runtime = Runtime::start(combined::role(args.with_producer), loaded.config)?;
-            return Ok(combined::run(runtime, args.with_producer)
-                .await
-                .map(|()| 0)?);
-        }
-        if let Verb::Dev(args) = verb {
-            let loaded = role::prepare(flags_of_role)?;
-            let options = DevOptions {
-                dir: flags.redis_url.is_none().then_some(args.dir),
-                demo: args.demo,
-            };
-            return Ok(dev::run(loaded.config, options).await.map(|()| 0)?);
-        }
-        let token_file = through.token_file;
-        if let Verb::Jobs(args) = verb {
-            let url = match (args.manager, url) {
-                (Some(_), Some(_)) if through.url.is_some() => {
-                    return Err(CliError::Usage(
-                        "use --manager or --url, not both".to_owned(),
-                    ));
-                }
-                (Some(url), _) | (None, Some(url)) => url,
-                (None, None) => role::prepare_verb(flags_of_role)?
-                    .config
-                    .manager
-                    .listen
-                    .into(),
-            };
-            let manager = Client::new(url, token_file, flags.timeout)?;
-            let jobs = commands::jobs::jobs(&manager, args.verb, &flags.output);
-            return jobs.await.map(|()| 0);
-        }
-        let relay = async {
-            if let Some(url) = url {
-                return Ok(Relay::Manager(Client::new(url, token_file, flags.timeout)?));
-            }
-            if token_file.is_some() {
-                let text = "--token-file requires --url".to_owned();
-                return Err(CliError::Usage(text));
-            }
-            let loaded = Box::new(role::prepare_verb(flags_of_role)?);
-            let broker = role::connect(&loaded.config, flags.timeout).await?;
-            Ok(Relay::Redis { broker, loaded })
-        };
-        // Boxed: the futures of Redis and of an HTTP client are deeply nested types.
-        let relay = relay.boxed_local().await;
-        if let Verb::Check(args) = verb {
-            return commands::check::check(relay, &args, &flags.output).await;
-        }
-        let relay = relay?;
-        let verb = match (verb, &relay) {
-            (Verb::Message(verb), Relay::Redis { broker, loaded }) => {
-                let (broker, config) = (broker.clone(), loaded.config.clone());
-                let done = verb.execute(broker, config, &flags.output);
+            Verb::Jobs(args) => jobs(flags, through, url, args).await?,
+            Verb::Message(_) if url.is_some() => return Err(needs_redis("this verb")),
+            Verb::Message(verb) => {
+                let timeout = flags.timeout;
+                let output = flags.output.clone();
+                let loaded = role::prepare_verb(role_flags(flags, Unused, Unused))?;
+                let broker = role::connect(&loaded.config, timeout).await?;
+                let done = verb.execute(broker, loaded.config, &output);
                 return Ok(done.boxed_local().await?);
             }
-            (Verb::Message(_), Relay::Manager(_)) => return Err(needs_redis("this verb")),
-            (verb, _) => verb,
-        };
-        let output = &flags.output;
-        let done = match verb {
-            Verb::Run(_)
-            | Verb::Dev(_)
-            | Verb::Config(_)
-            | Verb::Jobs(_)
-            | Verb::Check(_)
-            | Verb::Message(_)
-            | Verb::Program(_) => Ok(()),
-            Verb::Top(args) => commands::top::top(&relay, &args, output).await,
-            Verb::Explain {
-                topic,
-                id,
-                key,
-                watch: true,
-            } => commands::explain::watch(&relay, &topic, &id, key.as_ref(), output).await,
-            Verb::Explain {
-                topic,
-                id,
-                key,
-                watch: false,
-            } => commands::explain::explain(&relay, &topic, &id, key.as_ref(), output).await,
-            Verb::Workers => commands::workers::workers(&relay, output).await,
-            Verb::Stats(StatsArgs { snapshot: true }) => {
-                commands::stats::snapshot(&relay, output).await
+            Verb::Config(verb) => {
+                let overrides = flags.overrides();
+                verb.execute(flags.config, overrides, &flags.output)?;
             }
-            Verb::Stats(_) => commands::stats::stats(&relay, output).await,
-            Verb::Tail(args) => commands::tail::tail(&relay, &args).await,
-            Verb::Audit(args) => commands::audit::audit(&relay, &args, output).await,
-            Verb::Topics {
-                verb: None | Some(TopicsVerb::List),
-            } => commands::topics(&relay, output).await,
-            Verb::Topics {
-                verb:
-                    Some(TopicsVerb::Reshard {
-                        topic,
-                        shards,
-                        no_wait,
-                    }),
-            } => {
-                let broker = relay.broker("topics reshard")?;
-                commands::reshard::reshard(broker, &topic, shards, !no_wait, output).await
-            }
-            Verb::Messages(MessagesVerb::List {
-                topic,
-                state,
-                group,
-                key,
-                times,
-                page,
-            }) => match (key, state) {
-                (Some(key), _) => commands::list_of_key(&relay, &topic, &key, &page, output).await,
-                (None, state) => {
-                    let state = state.unwrap_or(State::Waiting);
-                    let times = times.into();
-                    commands::list(&relay, &topic, group.as_ref(), state, times, &page, output)
-                        .await
-                }
-            },
-            Verb::Messages(MessagesVerb::Show { topic, id, key }) => {
-                commands::show(&relay, &topic, &id, key.as_ref(), output).await
-            }
-            Verb::Garbage(GarbageVerb::List {
-                topic,
-                group,
-                filter,
-                times,
-                page,
-            }) => {
-                let group = group.as_ref();
-                commands::list_garbage(&relay, &topic, group, &filter, times, &page, output).await
-            }
-            Verb::Forecast(args) => commands::forecast::forecast(&relay, args, output).await,
-            Verb::History(args) => commands::history::history(&relay, args, output).await,
-            Verb::Keys {
-                topic,
-                group,
-                limit,
-                cursor,
-            } => {
-                let page = PageQuery {
-                    limit: limit.into(),
-                    cursor: cursor.as_deref(),
-                };
-                commands::keys(&relay, &topic, group.as_ref(), &page, output).await
-            }
-            Verb::Garbage(GarbageVerb::Errors { topic, group }) => {
-                commands::errors(&relay, &topic, group.as_ref(), output).await
-            }
-            Verb::Garbage(GarbageVerb::Requeue(args)) => {
-                commands::sweep(&relay, garbage::Verb::Requeue, args, output).await
-            }
-            Verb::Garbage(GarbageVerb::Purge(args)) => {
-                commands::sweep(&relay, garbage::Verb::Purge, args, output).await
-            }
-            Verb::Garbage(GarbageVerb::Jobs) => commands::garbage_jobs::list(&relay, output).await,
-            Verb::Garbage(GarbageVerb::Stop { job }) => {
-                commands::garbage_jobs::stop(&relay, &job, output).await
-            }
-            Verb::Groups(GroupsVerb::List { topic }) => {
-                commands::groups::list(&relay, topic.as_ref(), output).await
-            }
-            Verb::Groups(GroupsVerb::Drain(of)) => {
-                commands::groups::drain(&relay, &of, output).await
-            }
-            Verb::Groups(GroupsVerb::Drop { of, yes }) => {
-                commands::groups::drop_group(&relay, &of, yes, output).await
-            }
-            Verb::Groups(GroupsVerb::Keep(of)) => commands::groups::keep(&relay, &of, output).await,
-            Verb::Schedules { .. } => commands::schedules(&relay, output).await,
-            Verb::Doctor(args) => commands::doctor::examine(&relay, args, output).await,
-            Verb::Pause(PauseArgs { topic, group }) => {
-                commands::pause(&relay, &topic, group.as_ref(), true, output).await
-            }
-            Verb::Resume(PauseArgs { topic, group }) => {
-                commands::pause(&relay, &topic, group.as_ref(), false, output).await
-            }
-        };
-        match done {
-            Err(error) => Err(relay.suggest_topic(error).await),
-            Ok(()) => Ok(0),
+            Verb::Program(verb) => verb.execute(Self::command())?,
         }
+        Ok(0)
+    }
+}
+
+/// Returns the flags of a role. Says which secrets of sources, and of clients of Amazon SQS, it needs.
+fn role_flags(flags: GlobalFlags, sources: SinkSecrets, aws: SinkSecrets) -> Flags {
+    Flags {
+        overrides: flags.overrides(),
+        config: flags.config,
+        sink_secrets: Unused,
+        source_secrets: sources,
+        aws_secrets: aws,
+    }
+}
+
+async fn run(flags: GlobalFlags, args: RunArgs) -> Result<(), CliError> {
+    let sources = match args.with_producer {
+        true => Required,
+        false => Unused,
+    };
+    let mut flags = role_flags(flags, sources, Unused);
+    if let Some(listen) = args.listen {
+        flags.overrides.insert("manager.listen".to_owned(), listen);
+    }
+    if args.allow_eviction {
+        let name = "redis.allow_eviction".to_owned();
+        flags.overrides.insert(name, "true".to_owned());
+    }
+    let loaded = role::prepare(flags)?;
+    let runtime = Runtime::start(combined::role(args.with_producer), loaded.config)?;
+    Ok(combined::run(runtime, args.with_producer).await?)
+}
+
+async fn dev(flags: GlobalFlags, args: DevArgs) -> Result<(), CliError> {
+    let options = DevOptions {
+        dir: flags.redis_url.is_none().then_some(args.dir),
+        demo: args.demo,
+    };
+    let mut flags = role_flags(flags, Required, Required);
+    if let Some(listen) = args.listen {
+        flags.overrides.insert("manager.listen".to_owned(), listen);
+    }
+    let loaded = role::prepare(flags)?;
+    Ok(dev::run(loaded.config, options).await?)
+}
+
+/// Lists or runs the jobs of a manager: without an address, of the configured one.
+async fn jobs(
+    flags: GlobalFlags,
+    through: ManagerFlags,
+    url: Option<ManagerUrl>,
+    args: JobsArgs,
+) -> Result<(), CliError> {
+    let (timeout, output) = (flags.timeout, flags.output.clone());
+    let url = match (args.manager, url) {
+        (Some(_), Some(_)) if through.url.is_some() => {
+            let text = "use --manager or --url, not both".to_owned();
+            return Err(CliError::Usage(text));
+        }
+        (Some(url), _) | (None, Some(url)) => url,
+        (None, None) => {
+            let loaded = role::prepare_verb(role_flags(flags, Unused, Unused))?;
+            loaded.config.manager.listen.into()
+        }
+    };
+    let manager = Client::of_manager(url, through.token_file, timeout)?;
+    commands::jobs::jobs(&manager, args.verb, &output).await
+}
+
+/// Returns a client of the manager at this URL, or of the routes in this process.
+async fn client(
+    flags: GlobalFlags,
+    url: Option<ManagerUrl>,
+    token_file: Option<PathBuf>,
+) -> Result<Client, CliError> {
+    let timeout = flags.timeout;
+    if let Some(url) = url {
+        return Client::of_manager(url, token_file, timeout);
+    }
+    if token_file.is_some() {
+        let text = "--token-file requires --url".to_owned();
+        return Err(CliError::Usage(text));
+    }
+    let loaded = role::prepare_verb(role_flags(flags, Unused, Unused))?;
+    let broker = role::connect(&loaded.config, timeout).await?;
+    Ok(Client::over_redis(broker, loaded))
+}
+
+async fn operate(client: &Client, verb: OperatorVerb, output: &Output) -> Result<(), CliError> {
+    match verb {
+        OperatorVerb::Stats(StatsArgs { snapshot: true }) => {
+            commands::stats::snapshot(client, output).await
+        }
+        OperatorVerb::Stats(_) => commands::stats::stats(client, output).await,
+        OperatorVerb::Forecast(args) => commands::forecast::forecast(client, &args, output).await,
+        OperatorVerb::History(args) => commands::history::history(client, &args, output).await,
+        OperatorVerb::Keys(args) => commands::keys(client, &args, output).await,
+        OperatorVerb::Top(args) => commands::top::top(client, &args, output).await,
+        OperatorVerb::Topics { verb } => match verb.unwrap_or(TopicsVerb::List) {
+            TopicsVerb::List => commands::topics(client, output).await,
+            TopicsVerb::Reshard(args) => commands::reshard::reshard(client, &args, output).await,
+        },
+        OperatorVerb::Messages(MessagesVerb::List(args)) => {
+            commands::list(client, &args, output).await
+        }
+        OperatorVerb::Messages(MessagesVerb::Show(of)) => commands::show(client, &of, output).await,
+        OperatorVerb::Explain { of, watch: false } => {
+            commands::explain::explain(client, &of, output).await
+        }
+        OperatorVerb::Explain { of, watch: true } => {
+            commands::explain::watch(client, &of, output).await
+        }
+        OperatorVerb::Garbage(verb) => match verb {
+            GarbageVerb::List(args) => commands::list_garbage(client, &args, output).await,
+            GarbageVerb::Errors { topic, group } => {
+                commands::errors(client, &topic, group, output).await
+            }
+            GarbageVerb::Requeue(args) => {
+                commands::sweep(client, garbage::Verb::Requeue, args, output).await
+            }
+            GarbageVerb::Purge(args) => {
+                commands::sweep(client, garbage::Verb::Purge, args, output).await
+            }
+            GarbageVerb::Jobs => commands::garbage_jobs::list(client, output).await,
+            GarbageVerb::Stop { job } => commands::garbage_jobs::stop(client, &job, output).await,
+        },
+        OperatorVerb::Groups(verb) => match verb {
+            GroupsVerb::List { topic } => {
+                commands::groups::list(client, topic.as_ref(), output).await
+            }
+            GroupsVerb::Drain(of) => commands::groups::drain(client, &of, output).await,
+            GroupsVerb::Drop { of, yes } => {
+                commands::groups::drop_group(client, &of, yes, output).await
+            }
+            GroupsVerb::Keep(of) => commands::groups::keep(client, &of, output).await,
+        },
+        OperatorVerb::Doctor(args) => commands::doctor::examine(client, args, output).await,
+        OperatorVerb::Workers => commands::workers::workers(client, output).await,
+        OperatorVerb::Schedules { .. } => commands::schedules(client, output).await,
+        OperatorVerb::Tail(args) => commands::tail::tail(client, &args).await,
+        OperatorVerb::Audit(args) => commands::audit::audit(client, &args, output).await,
+        OperatorVerb::Pause(args) => commands::pause(client, "pause", &args, output).await,
+        OperatorVerb::Resume(args) => commands::pause(client, "resume", &args, output).await,
     }
 }

@@ -19,7 +19,7 @@ use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Policy, Supervisor};
 use utoipa::openapi::OpenApi;
 
-use crate::api;
+use crate::api::{self, Api, Via};
 use crate::assignment::Assignments;
 use crate::dashboard;
 use crate::garbage_jobs::GarbageJobs;
@@ -106,12 +106,17 @@ impl Manager {
     /// Returns the routes of the HTTP interface and their OpenAPI description, to serve with or without those of another
     /// role. `reads` bounds all routes of the process that only read.
     pub fn api(&self, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
-        api::routes(self.api_state(reads), tokens)
+        api::routes(self.api_state(Via::Http, reads), tokens)
     }
 
     /// Returns the route that shows one message, for a listener without a producer's routes, which include it.
     pub fn message_api(&self, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
-        api::message_route(self.api_state(reads), tokens)
+        api::message_route(self.api_state(Via::Http, reads), tokens)
+    }
+
+    /// Returns all routes, for the command line of this process.
+    pub(crate) fn command_line_api(&self) -> Router {
+        api::unlimited(self.api_state(Via::CommandLine, &Reads::default()))
     }
 
     /// Returns the pages of the dashboard, to serve at `/` next to the other routes, or on a listener of their own.
@@ -132,8 +137,9 @@ impl Manager {
         dashboard::routes(parts, tokens).map_err(|error| StartError::Refused(error.to_string()))
     }
 
-    fn api_state(&self, reads: &Reads) -> api::Api {
-        api::Api {
+    fn api_state(&self, via: Via, reads: &Reads) -> Api {
+        Api {
+            via,
             broker: self.broker.clone(),
             assignments: self.assignments.clone(),
             schedule: self.schedule.clone(),

@@ -6,8 +6,8 @@ use lisa_core::topic::Topic;
 use lisa_service::http::Problem;
 use serde::Deserialize;
 
+use super::Api;
 use super::query::{Fields, duration, value};
-use super::{ALL_WITHIN, Api, none_known};
 use crate::operations::attention::{self, Attention, Limits};
 
 #[derive(Debug, Deserialize)]
@@ -38,6 +38,9 @@ pub(super) async fn show(
         garbage: value("garbage", query.garbage.as_ref())?.unwrap_or(default.garbage),
     };
     let topic = value::<Topic>("topic", query.topic.as_ref())?;
-    let read = attention::read(&api.broker, topic.as_ref(), &limits, ALL_WITHIN).await;
-    read.map(Json).map_err(none_known)
+    let within = api.via.all_within();
+    match attention::read(&api.broker, topic.as_ref(), &limits, within).await {
+        Ok(attention) => Ok(Json(attention)),
+        Err(error) => Err(api.none_read(error).await),
+    }
 }

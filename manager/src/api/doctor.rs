@@ -7,7 +7,7 @@ use lisa_core::topic::Topic;
 use lisa_service::http::{Problem, ProblemCode, ends_with_client};
 
 use super::{Api, invalid};
-use crate::operations::audit::{self, Action};
+use crate::operations::audit;
 
 /// Examines a topic while it is in use, and changes nothing.
 ///
@@ -45,12 +45,15 @@ async fn checkup(api: &Api, topic: &str, repair: bool) -> Result<Json<Checkup>, 
     };
     let examine = api.broker.examine_by_name(&topic, repair);
     let examined = if repair {
-        let action = Action::over_http(&api.broker, "repair").topic(&topic);
+        let action = api.action("repair").topic(&topic);
         action.run(examine, audit::repaired).await
     } else {
         examine.await
     };
-    let mut checkup = examined.map_err(|error| Problem::suggesting_topic(error, &api.broker))?;
+    let mut checkup = match examined {
+        Ok(checkup) => checkup,
+        Err(error) => return Err(api.refused(error).await),
+    };
     api.examinations.note(&api.broker, &checkup);
     checkup.hints.extend(api.broker.common_hints().await);
     Ok(Json(checkup))

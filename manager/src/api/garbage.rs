@@ -11,7 +11,7 @@ use lisa_service::http::{Problem, read_fields};
 use utoipa::ToSchema;
 
 use super::Api;
-use crate::operations::audit::{self, Action};
+use crate::operations::audit;
 use crate::operations::error_groups::{self, ErrorGroups};
 use crate::operations::garbage::{self, Selection, Swept, Verb};
 
@@ -113,7 +113,8 @@ async fn sweep(
     let swept = if wanted.dry_run {
         sweep.await
     } else {
-        let action = Action::over_http(&api.broker, verb.as_str())
+        let action = api
+            .action(verb.as_str())
             .topic(topic.name())
             .group(group)
             .details(audit::extent(&selection));

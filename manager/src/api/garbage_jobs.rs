@@ -9,14 +9,14 @@ use lisa_core::fields;
 use lisa_core::fields::Reader;
 use lisa_service::http::body::read_limited;
 use lisa_service::http::{Problem, ProblemCode, read_fields};
-use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Api, invalid};
-use crate::operations::audit::Action;
 use crate::operations::garbage::{UnknownVerb, Verb};
 use crate::operations::garbage_filter::{Filter, InvalidFilter};
-use crate::operations::garbage_jobs::{self, Counted, GarbageJob, JobError, MAX_RATE, NewJob};
+use crate::operations::garbage_jobs::{
+    self, Counted, GarbageJob, GarbageJobs, JobError, MAX_RATE, NewJob,
+};
 
 /// The largest request body in bytes.
 const MAX_BODY: usize = 4096;
@@ -93,12 +93,6 @@ impl WantedFields {
     }
 }
 
-/// The garbage jobs, the newest first.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct GarbageJobs {
-    jobs: Vec<GarbageJob>,
-}
-
 /// Starts a garbage job: requeues or purges the messages that are in garbage now and match, in batches. With `dry_run`, counts
 /// them.
 #[utoipa::path(post, operation_id = "start_garbage_job", path = "/v1/topics/{topic}/groups/{group}/garbage/jobs", tag = "garbage",
@@ -127,7 +121,8 @@ pub(super) async fn start(
         let counted = garbage_jobs::count(&api.broker, &topic, group, &new.filter).await;
         return Ok(Json(counted.map_err(refused)?).into_response());
     }
-    let action = Action::over_http(&api.broker, verb.as_str())
+    let action = api
+        .action(verb.as_str())
         .topic(topic.name())
         .group(group)
         .details(garbage_jobs::extent(&new));
@@ -154,7 +149,7 @@ pub(super) async fn stop(
     With(api): With<Api>,
     Path(id): Path<String>,
 ) -> Result<Json<GarbageJob>, Problem> {
-    let action = Action::over_http(&api.broker, "stop_garbage_job").details(&id);
+    let action = api.action("stop_garbage_job").details(&id);
     let stopped = action.run(garbage_jobs::stop(&api.broker, &id), |job| {
         job.state.as_str().to_owned()
     });

@@ -7,7 +7,7 @@ use lisa_core::broker::Retirement;
 use lisa_service::http::Problem;
 
 use super::Api;
-use crate::operations::audit::{self, Action};
+use crate::operations::audit;
 use crate::operations::groups::{self, GroupPaused, GroupRetired};
 
 /// Pauses a group: messages that become due for it collect in its backlog. Other groups are not affected.
@@ -41,9 +41,7 @@ async fn set_paused(
     let topic = api.topic(topic).await?;
     let group = Api::group(&topic, group)?;
     let action = if paused { "pause" } else { "resume" };
-    let action = Action::over_http(&api.broker, action)
-        .topic(topic.name())
-        .group(group);
+    let action = api.action(action).topic(topic.name()).group(group);
     let answer = action
         .run(
             groups::pause(&api.broker, &topic, group, paused),
@@ -101,9 +99,7 @@ async fn retire(
     let topic = api.topic(topic).await?;
     let group = Api::group(&topic, group)?;
     let word = how.map_or("keep", Retirement::as_str);
-    let action = Action::over_http(&api.broker, word)
-        .topic(topic.name())
-        .group(group);
+    let action = api.action(word).topic(topic.name()).group(group);
     let answer = action
         .run(groups::retire(&api.broker, &topic, group, how), |answer| {
             answer.outcome()

@@ -9,7 +9,7 @@ use lisa_service::http::Problem;
 use serde::Deserialize;
 
 use super::query::{Fields, duration};
-use super::{ALL_WITHIN, Api, invalid, none_known};
+use super::{Api, invalid};
 use crate::operations::history::{self, HistoryPeriod, HistoryView};
 
 #[derive(Debug, Deserialize)]
@@ -39,8 +39,10 @@ pub(super) async fn show_all(
     Fields(query): Fields<HistoryQuery>,
 ) -> Result<Json<HistoryView>, Problem> {
     let period = query.period(api.config.manager.history)?;
-    let view = history::read_of_all(&api.broker, period, ALL_WITHIN).await;
-    view.map(Json).map_err(none_known)
+    match history::read_of_all(&api.broker, period, api.via.all_within()).await {
+        Ok(view) => Ok(Json(view)),
+        Err(error) => Err(api.none_read(error).await),
+    }
 }
 
 /// Returns rates, counts and lateness of a topic over time. What was not recorded is null: while no manager ran, and where

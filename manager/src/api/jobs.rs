@@ -10,7 +10,6 @@ use utoipa::ToSchema;
 
 use super::Api;
 use crate::jobs::scheduler::{JobState, LastRun};
-use crate::operations::audit::Action;
 use crate::operations::workers::{self, WorkersList};
 
 /// The managers and consumers that this manager sees.
@@ -57,7 +56,7 @@ pub(super) async fn run(
         None => "done".to_owned(),
         Some(error) => format!("failed: {error}"),
     };
-    let action = Action::over_http(&api.broker, "run_job").details(&name);
+    let action = api.action("run_job").details(&name);
     let Ok(run) = action.run(run, outcome).await;
     run.map(Json).ok_or_else(unknown)
 }
@@ -66,12 +65,11 @@ pub(super) async fn run(
 #[utoipa::path(get, operation_id = "list_workers", path = "/v1/workers", tag = "workers",
     responses((status = 200, description = "The running processes, and the consumers of each group; `damaged` lists the topics whose settings cannot be read, each with the error", body = Workers)))]
 pub(super) async fn workers(With(api): With<Api>) -> Result<Json<Workers>, Problem> {
-    let assignment = api.assignments.now();
-    let list = workers::list(&api.broker).await;
+    let (managers, list) = tokio::try_join!(api.broker.managers(), workers::list(&api.broker))?;
     Ok(Json(Workers {
         manager: api.assignments.name().to_owned(),
-        managers: assignment.managers.clone(),
-        shards_held: assignment.shards.len(),
-        list: list?,
+        shards_held: api.assignments.now().shards.len(),
+        managers,
+        list,
     }))
 }

@@ -11,13 +11,13 @@ use lisa_core::broker::{
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::topic::{Topic, TopicSettings};
-use lisa_service::http::{KEY_OF_MESSAGE, Problem, ProblemCode};
+use lisa_service::http::{KEY_OF_MESSAGE, Problem};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::query::{Fields, limit, value};
-use super::{ALL_WITHIN, Api, invalid, none_known, wrong_group};
-use crate::operations::audit::{self, Action};
+use super::{Api, invalid, wrong_group};
+use crate::operations::audit;
 use crate::operations::choose_group;
 use crate::operations::garbage_filter::Filter;
 use crate::operations::garbage_search::{self, Search};
@@ -48,8 +48,10 @@ pub(super) struct TopicView {
 #[utoipa::path(get, operation_id = "get_stats", path = "/v1/stats", tag = "stats",
     responses((status = 200, description = "All topics with their groups, counters and conservation error; `damaged` lists the topics that cannot be read completely, each with the error; `unanswered` lists those for which Redis did not answer in time", body = StatsList)))]
 pub(super) async fn stats(With(api): With<Api>) -> Result<Json<StatsList>, Problem> {
-    let stats = stats_of_all(&api.broker, ALL_WITHIN).await;
-    stats.map(Json).map_err(none_known)
+    match stats_of_all(&api.broker, api.via.all_within()).await {
+        Ok(stats) => Ok(Json(stats)),
+        Err(error) => Err(api.none_read(error).await),
+    }
 }
 
 /// Returns the newest counts of every topic that the managers have written to Redis, a few seconds old. It costs two reads for
@@ -246,10 +248,7 @@ pub(super) async fn message(
         Ok(message) => Ok(Json(*message)),
         Err(FindError::Broker(error)) => Err(error.into()),
         Err(FindError::Unknown { id, end, .. }) => Err(Problem::no_message(&id, end)),
-        Err(error @ FindError::Unreadable { .. }) => {
-            tracing::error!(topic = %topic.name(), %error, "cannot read a stored message");
-            Err(Problem::new(ProblemCode::Internal, error.to_string()).id(id.as_str()))
-        }
+        Err(error @ FindError::Unreadable { .. }) => Err(Problem::internal(&error).id(id.as_str())),
     }
 }
 
@@ -285,7 +284,7 @@ async fn set_paused(
 ) -> Result<Json<TopicPaused>, Problem> {
     let name = topic.name();
     let action = if paused { "pause" } else { "resume" };
-    let action = Action::over_http(&api.broker, action).topic(name);
+    let action = api.action(action).topic(name);
     let done = action
         .run(api.broker.pause(&topic, paused), |done| {
             audit::changed(*done)

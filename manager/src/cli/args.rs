@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use lisa_core::broker::EntryPosition;
-use lisa_core::broker::TimeRange;
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::{UnixMs, parse_duration};
@@ -39,6 +38,31 @@ pub(crate) enum Verb {
     /// The first send to a topic declares it. With --redis-url, dev uses that Redis instead of a private one;
     /// LISA_REDIS_URL and redis.url have no effect
     Dev(DevArgs),
+    #[command(flatten)]
+    Operator(OperatorVerb),
+    /// Check for late messages, garbage (dead letters), damage and missing managers
+    ///
+    /// Prints one line. Exit codes, as for Nagios: 0 ok, 1 warning, 2 critical, 3 unknown. Unaccounted messages, messages
+    /// without a record, a damaged topic and the lack of a manager are critical. The result is unknown if something cannot be
+    /// read, for example because Redis is unavailable. Ages of paused topics and groups are not checked
+    Check(CheckArgs),
+    /// List the periodic jobs of a running manager with their last runs, or run one now
+    ///
+    /// Asks the manager over HTTP, always. If it requires a token, name a file with one that has the scope read (operate for
+    /// `run`) with --token-file
+    Jobs(JobsArgs),
+    #[command(flatten)]
+    Message(MessageVerb),
+    /// Check or show the configuration
+    #[command(subcommand)]
+    Config(ConfigVerb),
+    #[command(flatten)]
+    Program(ProgramVerb),
+}
+
+/// A verb that asks a manager, or the same routes in this process.
+#[derive(Debug, Subcommand)]
+pub(crate) enum OperatorVerb {
     /// Count messages by topic, group and state
     ///
     /// OLDEST READY is the age of the oldest message that waits for a consumer. OVERDUE is the age of the oldest due message
@@ -54,31 +78,13 @@ pub(crate) enum Verb {
     /// P50 and P99 are the lateness of deliveries. A dash is what was not recorded, for example while no manager ran
     History(HistoryArgs),
     /// List the ordering keys with parked messages in a group, each with the message that blocks it
-    Keys {
-        /// Topic
-        topic: Topic,
-        /// Group; required if the topic has several
-        #[arg(long)]
-        group: Option<Group>,
-        /// Keys per page, 1 to 50
-        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=50))]
-        limit: u16,
-        /// Start of the page, as printed at the end of the previous one
-        #[arg(long)]
-        cursor: Option<String>,
-    },
+    Keys(KeysArgs),
     /// Show the groups with the oldest messages first, and refresh
     ///
     /// HELD BACK counts the messages in the backlog and the parked ones. OLDEST DUE is the age of the oldest due message that
     /// no consumer holds. SENT/S and ACKED/S are rates of the whole topic. Each refresh reads the counts that the managers write
-    /// every 5 s, and counts only the topics missing there. With --topic, it counts that topic
+    /// every 5 s; without a manager, it counts all topics. With --topic, it counts that topic
     Top(TopArgs),
-    /// Check for late messages, garbage (dead letters), damage and missing managers
-    ///
-    /// Prints one line. Exit codes, as for Nagios: 0 ok, 1 warning, 2 critical, 3 unknown. Unaccounted messages, messages
-    /// without a record, a damaged topic and the lack of a manager are critical. The result is unknown if something cannot be
-    /// read, for example because Redis is unavailable. Ages of paused topics and groups are not checked
-    Check(CheckArgs),
     /// List the registered topics with their settings, or change the number of shards of one
     Topics {
         #[command(subcommand)]
@@ -89,14 +95,8 @@ pub(crate) enum Verb {
     Messages(MessagesVerb),
     /// Explain where a message is in each group, and why
     Explain {
-        /// Topic
-        topic: Topic,
-        /// Message id
-        id: MessageId,
-        /// Ordering key of the message, or its merge key if it has no ordering key: finds a message with an id of your own
-        /// directly, without querying every shard
-        #[arg(long)]
-        key: Option<OrderingKey>,
+        #[command(flatten)]
+        of: MessageArgs,
         /// Check every second, and print each change until the message has ended
         #[arg(long)]
         watch: bool,
@@ -113,11 +113,6 @@ pub(crate) enum Verb {
     Doctor(DoctorArgs),
     /// List the running managers and the consumers of each group
     Workers,
-    /// List the periodic jobs of a running manager with their last runs, or run one now
-    ///
-    /// Asks the manager over HTTP, always. If it requires a token, name a file with one that has the scope read (operate for
-    /// `run`) with --token-file
-    Jobs(JobsArgs),
     /// List the configured schedules (recurring messages): the time up to which each has sent, and its next time
     Schedules {
         #[command(subcommand)]
@@ -138,13 +133,6 @@ pub(crate) enum Verb {
     Pause(PauseArgs),
     /// Resume a paused topic or group
     Resume(PauseArgs),
-    #[command(flatten)]
-    Message(MessageVerb),
-    /// Check or show the configuration
-    #[command(subcommand)]
-    Config(ConfigVerb),
-    #[command(flatten)]
-    Program(ProgramVerb),
 }
 
 impl Verb {
@@ -162,20 +150,29 @@ impl Verb {
     /// Returns whether the verb prints a list, which has columns. Such a verb changes nothing.
     pub(crate) fn prints_list(&self) -> bool {
         match self {
+            Self::Operator(verb) => verb.prints_list(),
+            Self::Jobs(args) => matches!(args.verb, None | Some(JobsVerb::List)),
+            _ => false,
+        }
+    }
+}
+
+impl OperatorVerb {
+    fn prints_list(&self) -> bool {
+        match self {
             Self::Stats(_)
             | Self::Forecast(_)
             | Self::History(_)
-            | Self::Keys { .. }
+            | Self::Keys(_)
             | Self::Workers
             | Self::Schedules { .. }
             | Self::Audit(_)
-            | Self::Messages(MessagesVerb::List { .. })
+            | Self::Messages(MessagesVerb::List(_))
             | Self::Garbage(
-                GarbageVerb::List { .. } | GarbageVerb::Errors { .. } | GarbageVerb::Jobs,
+                GarbageVerb::List(_) | GarbageVerb::Errors { .. } | GarbageVerb::Jobs,
             )
             | Self::Groups(GroupsVerb::List { .. }) => true,
             Self::Topics { verb } => matches!(verb, None | Some(TopicsVerb::List)),
-            Self::Jobs(args) => matches!(args.verb, None | Some(JobsVerb::List)),
             _ => false,
         }
     }
@@ -258,15 +255,15 @@ pub(crate) struct CheckArgs {
     /// Check only this topic
     #[arg(long)]
     pub(crate) topic: Option<Topic>,
-    /// Age of the oldest due message of a group above which the result is a warning
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
-    pub(crate) late: Duration,
-    /// Number of messages in the garbage of a group above which the result is a warning
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) garbage: u64,
-    /// Age of the oldest due message of a group above which the result is critical
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration)]
-    pub(crate) oldest: Duration,
+    /// Age of the oldest due message of a group above which the result is a warning [default: 5s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) late: Option<Duration>,
+    /// Number of messages in the garbage of a group above which the result is a warning [default: 0]
+    #[arg(long, value_name = "N")]
+    pub(crate) garbage: Option<u64>,
+    /// Age of the oldest due message of a group above which the result is critical [default: 5m]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) oldest: Option<Duration>,
 }
 
 /// Parses an interval at which Redis may be asked repeatedly.
@@ -324,34 +321,56 @@ pub(crate) enum JobsVerb {
 #[derive(Debug, Subcommand)]
 pub(crate) enum MessagesVerb {
     /// List messages of one state, or of one ordering key
-    List {
-        /// Topic
-        topic: Topic,
-        /// State: waiting, backlog, parked, ready, in_flight, retry or garbage [default: waiting]
-        #[arg(long)]
-        state: Option<State>,
-        /// Group; required if the topic has several, except for waiting messages
-        #[arg(long)]
-        group: Option<Group>,
-        /// List all messages of this ordering key instead; the topic needs key_index
-        #[arg(long, conflicts_with_all = ["state", "group", "from", "to", "newest"])]
-        key: Option<OrderingKey>,
-        #[command(flatten)]
-        times: TimeArgs,
-        #[command(flatten)]
-        page: PageArgs,
-    },
+    List(ListArgs),
     /// Show one message with its payload, and its state in each group
-    Show {
-        /// Topic
-        topic: Topic,
-        /// Message id
-        id: MessageId,
-        /// Ordering key of the message, or its merge key if it has no ordering key: finds a message with an id of your own
-        /// directly, without querying every shard
-        #[arg(long)]
-        key: Option<OrderingKey>,
-    },
+    Show(MessageArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Topic
+    pub(crate) topic: Topic,
+    /// State: waiting, backlog, parked, ready, in_flight, retry or garbage [default: waiting]
+    #[arg(long)]
+    pub(crate) state: Option<State>,
+    /// Group; required if the topic has several, except for waiting messages
+    #[arg(long)]
+    pub(crate) group: Option<Group>,
+    /// List all messages of this ordering key instead; the topic needs key_index
+    #[arg(long, conflicts_with_all = ["state", "group", "from", "to", "newest"])]
+    pub(crate) key: Option<OrderingKey>,
+    #[command(flatten)]
+    pub(crate) times: TimeArgs,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+}
+
+/// One message.
+#[derive(Debug, Args)]
+pub(crate) struct MessageArgs {
+    /// Topic
+    pub(crate) topic: Topic,
+    /// Message id
+    pub(crate) id: MessageId,
+    /// Ordering key of the message, or its merge key if it has no ordering key: finds a message with an id of your own
+    /// directly, without querying every shard
+    #[arg(long)]
+    pub(crate) key: Option<OrderingKey>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeysArgs {
+    /// Topic
+    pub(crate) topic: Topic,
+    /// Group; required if the topic has several
+    #[arg(long)]
+    pub(crate) group: Option<Group>,
+    /// Keys per page, 1 to 50
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=50))]
+    pub(crate) limit: u16,
+    /// Start of the page, as printed at the end of the previous one
+    #[arg(long)]
+    pub(crate) cursor: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -378,16 +397,6 @@ pub(crate) struct TimeArgs {
     /// List the newest first, within each shard
     #[arg(long)]
     pub(crate) newest: bool,
-}
-
-impl From<TimeArgs> for TimeRange {
-    fn from(args: TimeArgs) -> Self {
-        Self {
-            from: args.from,
-            to: args.to,
-            newest_first: args.newest,
-        }
-    }
 }
 
 /// A page of a list.
@@ -446,16 +455,19 @@ pub(crate) enum TopicsVerb {
     /// List the topics; this is the default
     List,
     /// Change the number of shards of a topic while it is in use, and wait until managers have migrated its messages
-    Reshard {
-        /// Topic
-        topic: Topic,
-        /// New number of shards, 1 to 1024
-        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
-        shards: u16,
-        /// Do not wait; managers finish the migration
-        #[arg(long)]
-        no_wait: bool,
-    },
+    Reshard(ReshardArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReshardArgs {
+    /// Topic
+    pub(crate) topic: Topic,
+    /// New number of shards, 1 to 1024
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) shards: u16,
+    /// Do not wait; managers finish the migration
+    #[arg(long)]
+    pub(crate) no_wait: bool,
 }
 
 /// A group of a topic.
@@ -471,19 +483,7 @@ pub(crate) struct GroupArgs {
 pub(crate) enum GarbageVerb {
     /// List messages in garbage, each with its reason and last error. With a filter, each page examines up to 5,000 messages, so
     /// a page other than the last may be short or empty
-    List {
-        /// Topic
-        topic: Topic,
-        /// Group; required if the topic has several
-        #[arg(long)]
-        group: Option<Group>,
-        #[command(flatten)]
-        filter: FilterArgs,
-        #[command(flatten)]
-        times: TimeArgs,
-        #[command(flatten)]
-        page: PageArgs,
-    },
+    List(GarbageListArgs),
     /// Group the errors of the newest 5,000 messages in garbage by text, ignoring numbers, ids and quoted text
     Errors {
         /// Topic
@@ -504,6 +504,21 @@ pub(crate) enum GarbageVerb {
         /// Id of the job, as `garbage jobs` lists it
         job: String,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GarbageListArgs {
+    /// Topic
+    pub(crate) topic: Topic,
+    /// Group; required if the topic has several
+    #[arg(long)]
+    pub(crate) group: Option<Group>,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    #[command(flatten)]
+    pub(crate) times: TimeArgs,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
 }
 
 /// The messages in garbage to requeue or purge.
@@ -576,7 +591,10 @@ mod tests {
     fn garbage_is_also_called_dead_letters_and_dlq() {
         for verb in ["garbage", "dead-letters", "dlq"] {
             let cli = Cli::try_parse_from(["lisa-manager", verb, "list", "orders"]).unwrap();
-            let listed = matches!(cli.verb, Verb::Garbage(GarbageVerb::List { .. }));
+            let listed = matches!(
+                cli.verb,
+                Verb::Operator(OperatorVerb::Garbage(GarbageVerb::List(_)))
+            );
             assert!(listed, "{verb}");
         }
         let help = Cli::command().render_help().to_string();

@@ -1,81 +1,105 @@
-//! Calls routes of a running manager.
+//! Calls the routes of the operators' HTTP interface: those of a running manager, or the same ones in this process, over Redis.
 
-use std::fmt::{Display, Write};
+mod remote;
+
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lisa_core::secret::Secret;
-use lisa_core::small_file;
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use lisa_core::broker::Broker;
 use lisa_service::cli::escape;
-use lisa_service::http::auth::Scope;
-use lisa_service::role::StartError;
-use reqwest::header::{HeaderName, HeaderValue};
-use reqwest::{Method, RequestBuilder, StatusCode, redirect};
+use lisa_service::config::Loaded;
+use lisa_service::http::auth::{Admitted, Scope};
+use lisa_service::metrics::Metrics;
+use lisa_service::shutdown::Shutdown;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tower::ServiceExt;
+use url::Url;
 
 use super::error::{CliError, Refusal};
+use super::manager_flags::needs_redis;
 use super::manager_url::ManagerUrl;
+use crate::Manager;
+use remote::Remote;
 
-/// The environment variable that names a file with the token, if `--token-file` does not.
-const TOKEN_FILE: &str = "LISA_TOKEN_FILE";
-/// The environment variable that holds the token, if no file is named.
-const TOKEN: &str = "LISA_TOKEN";
-/// The largest token file, in bytes.
-const MAX_TOKEN: u64 = 4096;
-/// The largest response that is read, in bytes: a message with the largest payload, escaped.
-const MAX_ANSWER: usize = 64 << 20;
-/// The largest body of a refusal that is read, in bytes.
-const MAX_PROBLEM: usize = 64 << 10;
-/// The largest number of values in a response. A parsed value takes far more memory than its text.
-const MAX_VALUES: usize = 500_000;
 /// The time limit for a response to a request whose work grows with the number of messages.
 const LONG: Duration = Duration::from_hours(1);
 
-/// A token, and the place that it was read from.
-struct Token {
-    header: HeaderValue,
-    from: String,
+/// The HTTP interface of a manager.
+pub(crate) struct Client(Transport);
+
+enum Transport {
+    /// A running manager.
+    Remote(Remote),
+    /// A manager in this process that was not started.
+    InProcess(Box<InProcess>),
 }
 
-/// The HTTP interface of a manager.
-pub(crate) struct Client {
-    http: reqwest::Client,
-    url: ManagerUrl,
-    token: Option<Token>,
-    timeout: Duration,
+struct InProcess {
+    routes: Router,
+    broker: Broker,
+    loaded: Loaded,
 }
 
 impl Client {
-    /// Creates a client. Does not connect yet. Connecting, and each usual call, times out after `timeout`.
-    pub(crate) fn new(
+    /// Creates a client of a running manager. Does not connect yet. Connecting, and each usual call, times out after
+    /// `timeout`.
+    ///
+    /// # Errors
+    /// The token or the roots of TLS cannot be read.
+    pub(crate) fn of_manager(
         url: ManagerUrl,
         token_file: Option<PathBuf>,
         timeout: Duration,
     ) -> Result<Self, CliError> {
-        // The crypto provider is per process, and the first one wins.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut builder = reqwest::Client::builder()
-            .user_agent(concat!("lisa-manager/", env!("CARGO_PKG_VERSION")))
-            .redirect(redirect::Policy::none())
-            .no_proxy()
-            .connect_timeout(timeout);
-        if !url.is_https() {
-            // A small container without root certificates can still use http.
-            builder = builder.tls_certs_only([]);
-        }
-        let http = builder
-            .build()
-            .map_err(|error| StartError::Refused(format!("cannot use HTTPS: {}", chain(error))))?;
-        Ok(Self {
-            http,
-            url,
-            token: token(token_file)?,
-            timeout,
-        })
+        let remote = Remote::new(url, token_file, timeout)?;
+        Ok(Self(Transport::Remote(remote)))
     }
 
-    /// Creates a request for the scope `read`.
+    /// Creates a client of the routes in this process. They know the configuration of this process instead of that of the
+    /// managers.
+    pub(crate) fn over_redis(broker: Broker, loaded: Loaded) -> Self {
+        let metrics = Metrics::new(Default::default(), env!("CARGO_PKG_VERSION"), "cli");
+        let shutdown = Shutdown::manual(Duration::ZERO);
+        let manager = Manager::new(&broker, &metrics, &shutdown, &loaded.config);
+        Self(Transport::InProcess(Box::new(InProcess {
+            routes: manager.command_line_api(),
+            broker,
+            loaded,
+        })))
+    }
+
+    /// Returns the broker, unless the routes are those of a running manager.
+    pub(crate) fn broker(&self) -> Option<&Broker> {
+        match &self.0 {
+            Transport::Remote(_) => None,
+            Transport::InProcess(here) => Some(&here.broker),
+        }
+    }
+
+    /// Returns the broker, for a verb that no route serves.
+    ///
+    /// # Errors
+    /// The routes are those of a running manager.
+    pub(crate) fn require_broker(&self, verb: &str) -> Result<&Broker, CliError> {
+        self.broker().ok_or_else(|| needs_redis(verb))
+    }
+
+    /// Returns the configuration, unless the routes are those of a running manager.
+    pub(crate) fn configuration(&self) -> Option<&Loaded> {
+        match &self.0 {
+            Transport::Remote(_) => None,
+            Transport::InProcess(here) => Some(&here.loaded),
+        }
+    }
+
+    /// Creates a request for the scope `read`. `path` is below `/v1`.
     pub(crate) fn get(&self, path: &[&str]) -> Call<'_> {
         self.call(Method::GET, path, Scope::Read)
     }
@@ -87,94 +111,71 @@ impl Client {
 
     /// Creates a request for this scope.
     pub(crate) fn call(&self, method: Method, path: &[&str], scope: Scope) -> Call<'_> {
-        let mut request = self.http.request(method, self.url.route(path));
-        if let Some(token) = &self.token {
-            request = request.header("authorization", token.header.clone());
-        }
+        let (url, within) = match &self.0 {
+            Transport::Remote(remote) => (remote.url.route(path), remote.timeout),
+            Transport::InProcess(_) => (ManagerUrl::in_process().route(path), Duration::MAX),
+        };
         Call {
             client: self,
-            request: request.timeout(self.timeout),
+            method,
+            url,
+            headers: HeaderMap::new(),
+            body: Vec::new(),
             scope,
+            within,
         }
-    }
-
-    fn unavailable(&self, why: &str) -> CliError {
-        let text = format!("no manager answers at {}: {why}", self.url);
-        CliError::Start(StartError::Unavailable(text))
-    }
-
-    /// Explains a response that is not a success, with the remedy if the token or the name of the host is the cause.
-    fn refusal(&self, scope: Scope, status: StatusCode, problem: Value) -> CliError {
-        let text = |field: &str| problem[field].as_str().unwrap_or_default().to_owned();
-        let (code, detail) = (text("code"), text("detail"));
-        let (url, scope) = (&self.url, scope.as_str());
-        let said = match (code.as_str(), &self.token) {
-            ("unauthorized", None) => {
-                format!(
-                    "it requires a token: name a file with one that has the scope {scope} with --token-file"
-                )
-            }
-            ("unauthorized", Some(token)) => format!(
-                "it does not know the token {}: name a file with one that has the scope {scope} with --token-file",
-                token.from
-            ),
-            ("forbidden", Some(token)) => {
-                format!("the token {} lacks the scope {scope}", token.from)
-            }
-            ("host_not_allowed", _) => format!(
-                "{detail}; add \"{}\" to auth.allowed_hosts of that manager, or name it by its IP address",
-                url.host()
-            ),
-            _ if !code.is_empty() => {
-                return CliError::Refused(Refusal::new(status.as_u16(), code, &detail, problem));
-            }
-            _ => "no reason given; is it a manager of Lisa?".to_owned(),
-        };
-        let said = format!("manager at {url}: {status}: {said}");
-        CliError::Refused(Refusal::new(status.as_u16(), code, &said, problem))
     }
 }
 
 /// One request.
 pub(crate) struct Call<'c> {
     client: &'c Client,
-    request: RequestBuilder,
+    method: Method,
+    url: Url,
+    headers: HeaderMap,
+    body: Vec<u8>,
     scope: Scope,
+    /// The time limit for the response of a running manager.
+    within: Duration,
 }
 
 impl Call<'_> {
     /// Adds a query parameter, if there is a value.
     pub(crate) fn query(mut self, name: &str, value: Option<impl Display>) -> Self {
         if let Some(value) = value {
-            self.request = self.request.query(&[(name, value.to_string())]);
+            let mut pairs = self.url.query_pairs_mut();
+            pairs.append_pair(name, &value.to_string());
+            drop(pairs);
         }
         self
     }
 
-    /// Adds a header, if there is a value.
+    /// Adds a header, if there is a value that can be one.
     pub(crate) fn header(mut self, name: &'static str, value: Option<&str>) -> Self {
+        let value = value.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
         if let Some(value) = value {
-            let name = HeaderName::from_static(name);
-            self.request = self.request.header(name, value.as_bytes());
+            self.headers.insert(name, value);
         }
         self
     }
 
     /// Sets the body.
     pub(crate) fn json(mut self, body: &Value) -> Self {
-        self.request = self.request.json(body);
+        let json = HeaderValue::from_static("application/json");
+        self.headers.insert(CONTENT_TYPE, json);
+        self.body = body.to_string().into_bytes();
         self
     }
 
     /// Waits long for the response: the work grows with the number of messages.
     pub(crate) fn long(mut self) -> Self {
-        self.request = self.request.timeout(LONG);
+        self.within = self.within.max(LONG);
         self
     }
 
     /// Extends the time limit by `wait`, the longest time for which the manager delays the response.
     pub(crate) fn waits(mut self, wait: Duration) -> Self {
-        self.request = self.request.timeout(self.client.timeout + wait);
+        self.within = self.within.saturating_add(wait);
         self
     }
 
@@ -183,126 +184,56 @@ impl Call<'_> {
     /// # Errors
     /// [`CliError::Refused`] for a problem; unavailable without a response.
     pub(crate) async fn answer<T: DeserializeOwned>(self) -> Result<T, CliError> {
-        let client = self.client;
-        let failed = |error: reqwest::Error| {
-            let why = match error.is_timeout() {
-                true => "no response within the time limit".to_owned(),
-                false => chain(error),
-            };
-            client.unavailable(&why)
-        };
-        let mut response = self.request.send().await.map_err(failed)?;
-        let status = response.status();
-        let too_much =
-            |what: String| CliError::Failed(format!("manager at {}: response {what}", client.url));
-        let most = match status.is_success() {
-            true => MAX_ANSWER,
-            false => MAX_PROBLEM,
-        };
-        let (mut body, mut values) = (Vec::new(), Values::default());
-        while let Some(part) = response.chunk().await.map_err(failed)? {
-            if body.len() + part.len() > most {
-                return Err(too_much(format!("larger than {} KiB", most >> 10)));
+        let (client, scope) = (self.client, self.scope);
+        let (status, body) = match &client.0 {
+            Transport::Remote(remote) => {
+                let mut request = reqwest::Request::new(self.method, self.url);
+                *request.headers_mut() = self.headers;
+                *request.body_mut() = Some(self.body.into());
+                remote.send(request, self.within).await?
             }
-            values.count(&part);
-            if values.count > MAX_VALUES {
-                return Err(too_much(format!("with more than {MAX_VALUES} values")));
+            Transport::InProcess(here) => {
+                let mut request = Request::new(Body::from(self.body));
+                *request.method_mut() = self.method;
+                *request.uri_mut() = self.url.as_str().parse().map_err(std::io::Error::other)?;
+                *request.headers_mut() = self.headers;
+                here.send(request).await?
             }
-            body.extend_from_slice(&part);
-        }
+        };
         if !status.is_success() {
             let problem = serde_json::from_slice(&body).unwrap_or_default();
-            return Err(client.refusal(self.scope, status, problem));
+            let mut refusal = Refusal::new(status, problem);
+            if let Transport::Remote(remote) = &client.0
+                && let Some(text) = remote.explain(scope, &refusal)
+            {
+                refusal.text = text;
+            }
+            return Err(CliError::Refused(refusal));
         }
         serde_json::from_slice(&body).map_err(|error| {
-            let error = error.to_string();
-            CliError::Failed(format!(
-                "manager at {}: unexpected response, possibly of another version of Lisa: {}",
-                client.url,
-                escape(&error)
-            ))
+            let from = match &client.0 {
+                Transport::Remote(remote) => {
+                    let url = &remote.url;
+                    format!(
+                        "manager at {url}: unexpected response, possibly of another version of Lisa"
+                    )
+                }
+                Transport::InProcess(_) => "unexpected response".to_owned(),
+            };
+            CliError::Failed(format!("{from}: {}", escape(&error.to_string())))
         })
     }
 }
 
-/// Counts the values of a JSON text that arrives in parts: each follows a comma or an opening bracket.
-#[derive(Default)]
-struct Values {
-    count: usize,
-    in_string: bool,
-    is_escaped: bool,
-}
-
-impl Values {
-    fn count(&mut self, part: &[u8]) {
-        for byte in part {
-            match (self.in_string, byte) {
-                (true, _) if std::mem::take(&mut self.is_escaped) => {}
-                (true, b'\\') => self.is_escaped = true,
-                (_, b'"') => self.in_string = !self.in_string,
-                (false, b',' | b'[' | b'{') => self.count += 1,
-                _ => {}
-            }
-        }
-    }
-}
-
-/// Reads the token from the file, or from the environment.
-fn token(file: Option<PathBuf>) -> Result<Option<Token>, CliError> {
-    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let file = file.or_else(|| variable(TOKEN_FILE).map(PathBuf::from));
-    let (token, from) = match file {
-        Some(file) => {
-            let from = format!("in {}", file.display());
-            let read = small_file::read(&file, MAX_TOKEN);
-            let read = read.map_err(|error| {
-                StartError::Refused(format!("cannot read the token {from}: {error}"))
-            })?;
-            (String::from_utf8_lossy(&read).into_owned(), from)
-        }
-        None => match variable(TOKEN) {
-            Some(token) => (token, format!("in {TOKEN}")),
-            None => return Ok(None),
-        },
-    };
-    let token = Secret::from(token.trim());
-    let header = format!("Bearer {}", token.expose());
-    match HeaderValue::try_from(header) {
-        Ok(mut header) if !token.expose().is_empty() => {
-            header.set_sensitive(true);
-            Ok(Some(Token { header, from }))
-        }
-        _ => {
-            let text = format!("the token {from} must be one line of visible ASCII characters");
-            Err(StartError::Refused(text).into())
-        }
-    }
-}
-
-/// Joins an error and its causes on one line, without the URL.
-fn chain(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        let _ = write!(text, ": {cause}");
-        source = cause.source();
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_values_of_a_response_are_counted_wherever_it_is_cut() {
-        let text = br#"{"a": [1, 2, {"b,[": "\"{,\\"}], "c": []}"#;
-        for size in 1..=text.len() {
-            let mut values = Values::default();
-            text.chunks(size).for_each(|part| values.count(part));
-            // Three commas, and four brackets.
-            assert_eq!(values.count, 7, "in parts of {size}");
-        }
+impl InProcess {
+    async fn send(&self, request: Request) -> Result<(StatusCode, Vec<u8>), CliError> {
+        // The user of this process may do what Redis permits.
+        let admitted = Admitted::new(true, None);
+        let answered = admitted.scope(self.routes.clone().oneshot(request)).await;
+        let response = answered.unwrap_or_else(|never| match never {});
+        let status = response.status();
+        let body = to_bytes(response.into_body(), usize::MAX).await;
+        let body = body.map_err(std::io::Error::other)?;
+        Ok((status, body.into()))
     }
 }

@@ -21,32 +21,73 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use lisa_core::broker::{Broker, BrokerError, TimeRange};
+use lisa_core::broker::{StoredMessage, TopicStats};
 use lisa_core::message::{MessageId, OrderingKey};
-use lisa_core::misspelling;
 use lisa_core::state::{GarbageReason, State};
-use lisa_core::time::format_duration;
+use lisa_core::time::{format_duration, millis};
 use lisa_core::topic::{Group, Topic};
 use lisa_service::cli::{Output, Rows, escape_lines, prompt, remark};
-use lisa_service::role::StartError;
+use serde::Deserialize;
 use serde_json::json;
 
-use crate::cli::args::{FilterArgs, PageArgs, SweepArgs, TimeArgs};
+use crate::cli::args::{GarbageListArgs, KeysArgs, ListArgs, MessageArgs, PageArgs, PauseArgs};
+use crate::cli::args::{SweepArgs, TimeArgs};
+use crate::cli::client::{Call, Client};
 use crate::cli::error::CliError;
-use crate::cli::relay::{PageQuery, Relay};
-use crate::operations::choose_group;
+use crate::operations::choose_group::among;
 use crate::operations::counted;
-use crate::operations::garbage::{Selection, Verb};
-use crate::operations::messages::{MessagePage, UNTIMED};
-use crate::operations::topics::Missing;
+use crate::operations::error_groups::ErrorGroups;
+use crate::operations::garbage::{Swept, Verb};
+use crate::operations::groups::GroupPaused;
+use crate::operations::messages::MessagePage;
+use crate::operations::parked_keys::KeyList;
+use crate::operations::topics::{Missing, TopicList, TopicPaused};
+use crate::recurring::ScheduleList;
 
 /// Prints text, with control characters escaped. A closed pipe is not an error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
     Ok(lisa_service::cli::print(&escape_lines(text))?)
 }
 
-/// The time limit for reading all topics. Each call has its own limit as well.
-pub(crate) const ALL_WITHIN: Duration = Duration::from_secs(60);
+/// Formats a duration for a query.
+fn in_ms(duration: Duration) -> String {
+    format!("{}ms", millis(duration))
+}
+
+/// Returns the path of a route of a group.
+fn of_group<'a>(topic: &'a Topic, group: &'a Group, route: &'a str) -> [&'a str; 5] {
+    ["topics", topic.as_str(), "groups", group.as_str(), route]
+}
+
+/// Counts the messages of a topic.
+async fn topic_stats(client: &Client, topic: &Topic) -> Result<TopicStats, CliError> {
+    #[derive(Deserialize)]
+    struct WithStats {
+        stats: TopicStats,
+    }
+    let view: WithStats = client.get(&["topics", topic.as_str()]).answer().await?;
+    Ok(view.stats)
+}
+
+/// Finds a group of a topic by name; without a name, its only group.
+async fn choose_group(
+    client: &Client,
+    topic: &Topic,
+    named: Option<&Group>,
+) -> Result<Group, CliError> {
+    let groups = topic_stats(client, topic).await?.groups.into_iter();
+    let groups: Vec<Group> = groups.map(|stats| stats.group).collect();
+    let group = among(topic, &groups, named.map(Group::as_str));
+    let group = group.map_err(|error| CliError::Failed(error.to_string()))?;
+    Ok(group.clone())
+}
+
+/// Finds a message.
+async fn find(client: &Client, of: &MessageArgs) -> Result<StoredMessage, CliError> {
+    let path = ["topics", of.topic.as_str(), "messages", of.id.as_str()];
+    let key = of.key.as_ref().map(OrderingKey::as_str);
+    client.get(&path).header("lisa-key", key).answer().await
+}
 
 /// Returns an error that names the topics missing from a result about all topics. Print the result first.
 fn complete(missing: &Missing) -> Result<(), CliError> {
@@ -57,8 +98,8 @@ fn complete(missing: &Missing) -> Result<(), CliError> {
 }
 
 /// Prints the registered topics.
-pub(crate) async fn topics(relay: &Relay, output: &Output) -> Result<(), CliError> {
-    let list = relay.topics().await?;
+pub(crate) async fn topics(client: &Client, output: &Output) -> Result<(), CliError> {
+    let list: TopicList = client.get(&["topics"]).answer().await?;
     let mut table = Rows::new([
         "TOPIC",
         "TOPIC STATE",
@@ -86,8 +127,8 @@ pub(crate) async fn topics(relay: &Relay, output: &Output) -> Result<(), CliErro
 }
 
 /// Prints the configured schedules.
-pub(crate) async fn schedules(relay: &Relay, output: &Output) -> Result<(), CliError> {
-    if let Relay::Redis { loaded, .. } = relay
+pub(crate) async fn schedules(client: &Client, output: &Output) -> Result<(), CliError> {
+    if let Some(loaded) = client.configuration()
         && loaded.config.schedules.is_empty()
     {
         match &loaded.file {
@@ -100,7 +141,7 @@ pub(crate) async fn schedules(relay: &Relay, output: &Output) -> Result<(), CliE
             )),
         }
     }
-    let list = relay.schedules().await?;
+    let list: ScheduleList = client.get(&["schedules"]).answer().await?;
     let mut table = Rows::new([
         "SCHEDULE",
         "TOPIC",
@@ -122,62 +163,46 @@ pub(crate) async fn schedules(relay: &Relay, output: &Output) -> Result<(), CliE
     Ok(output.list(&list, Some("schedules"), &table)?)
 }
 
-/// Prints a page of messages.
+/// Prints a page of messages of a state, or of an ordering key.
 pub(crate) async fn list(
-    relay: &Relay,
-    topic: &Topic,
-    group: Option<&Group>,
-    state: State,
-    times: TimeRange,
-    page: &PageArgs,
+    client: &Client,
+    args: &ListArgs,
     output: &Output,
 ) -> Result<(), CliError> {
-    if !times.fits(state) {
-        return Err(CliError::Usage(UNTIMED.to_owned()));
-    }
-    let page = page.into();
-    let found = relay.messages(topic, group, state, times, &page).await?;
-    show_page(&found, output)
-}
-
-/// Prints a page of the messages of an ordering key.
-pub(crate) async fn list_of_key(
-    relay: &Relay,
-    topic: &Topic,
-    key: &OrderingKey,
-    page: &PageArgs,
-    output: &Output,
-) -> Result<(), CliError> {
-    let found = relay.messages_of_key(topic, key, &page.into()).await?;
-    show_page(&found, output)
+    let call = client.get(&["topics", args.topic.as_str(), "messages"]);
+    let call = call.query("state", args.state);
+    let call = call.query("group", args.group.as_ref());
+    let call = args.times.of(call.query("key", args.key.as_ref()));
+    show_page(&args.page.of(call).answer().await?, output)
 }
 
 /// Prints a page of messages in garbage, of those that match if there is a filter.
 pub(crate) async fn list_garbage(
-    relay: &Relay,
-    topic: &Topic,
-    group: Option<&Group>,
-    filter: &FilterArgs,
-    times: TimeArgs,
-    page: &PageArgs,
+    client: &Client,
+    args: &GarbageListArgs,
     output: &Output,
 ) -> Result<(), CliError> {
-    if filter.is_empty() {
-        let times = times.into();
-        return list(relay, topic, group, State::Garbage, times, page, output).await;
-    }
-    let filter = filter.within(times.from, times.to);
-    let page = page.into();
-    let found = relay.search_garbage(topic, group, &filter, times.newest, &page);
-    show_page(&found.await?, output)
+    let filter = &args.filter;
+    let call = client.get(&["topics", args.topic.as_str(), "messages"]);
+    let call = call.query("state", Some(State::Garbage));
+    let call = call.query("group", args.group.as_ref());
+    let call = call.query("error", filter.error.as_ref());
+    let call = call.query("key", filter.key.as_ref());
+    let call = args.times.of(call.query("reason", filter.reason));
+    show_page(&args.page.of(call).answer().await?, output)
 }
 
-impl<'a> From<&'a PageArgs> for PageQuery<'a> {
-    fn from(page: &'a PageArgs) -> Self {
-        Self {
-            limit: page.limit.into(),
-            cursor: page.cursor.as_deref(),
-        }
+impl TimeArgs {
+    fn of<'c>(&self, call: Call<'c>) -> Call<'c> {
+        let call = call.query("from", self.from).query("to", self.to);
+        call.query("order", self.newest.then_some("newest"))
+    }
+}
+
+impl PageArgs {
+    fn of<'c>(&self, call: Call<'c>) -> Call<'c> {
+        let call = call.query("limit", Some(self.limit));
+        call.query("cursor", self.cursor.as_ref())
     }
 }
 
@@ -213,14 +238,11 @@ fn show_page(page: &MessagePage, output: &Output) -> Result<(), CliError> {
 
 /// Prints one message.
 pub(crate) async fn show(
-    relay: &Relay,
-    topic: &Topic,
-    id: &MessageId,
-    key: Option<&OrderingKey>,
+    client: &Client,
+    of: &MessageArgs,
     output: &Output,
 ) -> Result<(), CliError> {
-    let found = relay.find(topic, id, key).await?;
-    let message = found.map_err(|error| CliError::Failed(error.to_string()))?;
+    let message = find(client, of).await?;
     if !output.is_table() {
         return Ok(output.object(&message)?);
     }
@@ -276,13 +298,15 @@ pub(crate) async fn show(
 
 /// Prints the groups of errors in garbage.
 pub(crate) async fn errors(
-    relay: &Relay,
+    client: &Client,
     topic: &Topic,
-    group: Option<&Group>,
+    group: Option<Group>,
     output: &Output,
 ) -> Result<(), CliError> {
-    let group = relay.group(topic, group).await?;
-    let groups = relay.errors(topic, &group).await?;
+    let group = choose_group(client, topic, group.as_ref()).await?;
+    let [topics, topic, of, group, garbage] = of_group(topic, &group, "garbage");
+    let call = client.get(&[topics, topic, of, group, garbage, "errors"]);
+    let groups: ErrorGroups = call.answer().await?;
     let mut table = Rows::new(["MESSAGES", "REASON", "FIRST", "LAST", "EXAMPLE", "ERROR"]);
     for group in &groups.errors {
         table.add_row([
@@ -309,14 +333,14 @@ pub(crate) async fn errors(
 
 /// Prints a page of the ordering keys that have parked messages.
 pub(crate) async fn keys(
-    relay: &Relay,
-    topic: &Topic,
-    group: Option<&Group>,
-    page: &PageQuery<'_>,
+    client: &Client,
+    args: &KeysArgs,
     output: &Output,
 ) -> Result<(), CliError> {
-    let group = relay.group(topic, group).await?;
-    let page = relay.keys(topic, &group, page).await?;
+    let group = choose_group(client, &args.topic, args.group.as_ref()).await?;
+    let call = client.get(&of_group(&args.topic, &group, "keys"));
+    let call = call.query("limit", Some(args.limit));
+    let page: KeyList = call.query("cursor", args.cursor.as_ref()).answer().await?;
     let mut table = Rows::new(["KEY", "PARKED", "OLDEST DUE", "HOLDER", "STATE", "TIME"]);
     for key in &page.keys {
         let (id, state, time) = match &key.holder {
@@ -345,32 +369,46 @@ pub(crate) async fn keys(
 
 /// Requeues or purges garbage.
 pub(crate) async fn sweep(
-    relay: &Relay,
+    client: &Client,
     verb: Verb,
     args: SweepArgs,
     output: &Output,
 ) -> Result<(), CliError> {
     if args.job.is_job() {
-        return garbage_jobs::start(relay, verb, args, output).await;
+        return garbage_jobs::start(client, verb, args, output).await;
     }
     let topic = &args.topic;
-    let group = relay.group(topic, args.group.as_ref()).await?;
-    let asked = args.ids.len();
-    let selection = match (args.all, args.ids) {
-        (true, _) => Selection::All,
-        (false, ids) if ids.is_empty() => {
-            let verb = verb.as_str();
-            return Err(CliError::Usage(format!(
-                "name the messages to {verb}, or use --all for all that are in garbage now"
-            )));
-        }
-        (false, ids) => Selection::Ids(ids),
+    let group = choose_group(client, topic, args.group.as_ref()).await?;
+    if !args.all && args.ids.is_empty() {
+        let verb = verb.as_str();
+        return Err(CliError::Usage(format!(
+            "name the messages to {verb}, or use --all for all that are in garbage now"
+        )));
+    }
+    let [topics, of_topic, groups, of_group, garbage] = of_group(topic, &group, "garbage");
+    let path = [topics, of_topic, groups, of_group, garbage, verb.as_str()];
+    let sweep = async |dry_run: bool| {
+        let wanted = json!({ "ids": args.ids, "all": args.all, "dry_run": dry_run });
+        client
+            .post(&path)
+            .json(&wanted)
+            .long()
+            .answer::<Swept>()
+            .await
     };
     if args.all && !args.dry_run && !args.yes {
-        confirm(relay, topic, &group, verb).await?;
+        require_terminal(verb)?;
+        let count = sweep(true).await?.found;
+        if count > 0 {
+            prompt(format_args!(
+                "{} {} of {topic}/{group}? [y/N] ",
+                verb.as_str(),
+                counted(count, "message")
+            ));
+            be_sure()?;
+        }
     }
-    let swept = relay.sweep(topic, &group, verb, &selection, args.dry_run);
-    let swept = swept.await?;
+    let swept = sweep(args.dry_run).await?;
     match output.is_table() {
         false => output.object(&swept)?,
         true if args.dry_run => {
@@ -387,31 +425,21 @@ pub(crate) async fn sweep(
         0 => Ok(()),
         count => Err(CliError::Failed(format!(
             "{count} of {} {} not in garbage: {}",
-            counted(asked as u64, "message"),
+            counted(args.ids.len() as u64, "message"),
             if count == 1 { "is" } else { "are" },
             missing.join(", ")
         ))),
     }
 }
 
-/// Asks for confirmation before all garbage of a group is requeued or purged.
-async fn confirm(relay: &Relay, topic: &Topic, group: &Group, verb: Verb) -> Result<(), CliError> {
-    let verb_word = verb.as_str();
-    if !io::stdin().is_terminal() {
-        return Err(CliError::Usage(format!(
-            "{verb_word} --all requires --yes when there is no terminal"
-        )));
-    }
-    let all = relay.sweep(topic, group, verb, &Selection::All, true);
-    let count = all.await?.found;
-    if count == 0 {
+/// Checks that there is someone to confirm a requeue or purge of all garbage.
+fn require_terminal(verb: Verb) -> Result<(), CliError> {
+    if io::stdin().is_terminal() {
         return Ok(());
     }
-    prompt(format_args!(
-        "{verb_word} {} of {topic}/{group}? [y/N] ",
-        counted(count, "message")
-    ));
-    be_sure()
+    let verb = verb.as_str();
+    let text = format!("{verb} --all requires --yes when there is no terminal");
+    Err(CliError::Usage(text))
 }
 
 /// Reads the answer to a question printed on stderr. Returns an error unless it is yes.
@@ -428,54 +456,31 @@ fn be_sure() -> Result<(), CliError> {
 
 /// Pauses or resumes a topic or one of its groups.
 pub(crate) async fn pause(
-    relay: &Relay,
-    topic: &Topic,
-    group: Option<&Group>,
-    paused: bool,
+    client: &Client,
+    verb: &str,
+    args: &PauseArgs,
     output: &Output,
 ) -> Result<(), CliError> {
-    let (what, changed) = match group {
+    let topic = &args.topic;
+    let (what, changed) = match &args.group {
         Some(group) => {
-            let group = relay.group(topic, Some(group)).await?;
-            let done = relay.pause_group(topic, &group, paused).await?;
+            let call = client.post(&of_group(topic, group, verb));
+            let done: GroupPaused = call.answer().await?;
             if !output.is_table() {
                 return Ok(output.object(&done)?);
             }
             (format!("{topic}/{group}"), done.changed)
         }
         None => {
-            let done = relay.pause(topic, paused).await?;
+            let call = client.post(&["topics", topic.as_str(), verb]);
+            let done: TopicPaused = call.answer().await?;
             if !output.is_table() {
                 return Ok(output.object(&done)?);
             }
             (topic.to_string(), done.changed)
         }
     };
-    let state = if paused { "paused" } else { "running" };
+    let state = if verb == "pause" { "paused" } else { "running" };
     let already = if changed { "" } else { " already" };
     print(&format!("{what} is{already} {state}"))
-}
-
-/// Adds the nearest registered topic to an error about an unknown one. Returns any other error as it is.
-pub(crate) async fn suggest_topic(broker: &Broker, error: CliError) -> CliError {
-    match &error {
-        CliError::Start(StartError::Broker(unknown @ BrokerError::UnknownTopic(topic))) => {
-            let suggestion = nearest_topic(broker, topic).await;
-            CliError::Failed(format!("{unknown}{suggestion}"))
-        }
-        _ => error,
-    }
-}
-
-/// Returns `; did you mean "orders"?`, or nothing if no registered topic has a similar name.
-pub(crate) async fn nearest_topic(broker: &Broker, unknown: &Topic) -> String {
-    // A verb has loaded only the topics that it names. A failure must not hide the error that is being explained.
-    if let Err(error) = broker.refresh().await {
-        tracing::debug!(%error, "cannot read the registry");
-    }
-    misspelling::suggest_topic(broker, unknown)
-}
-
-pub(crate) fn failed(error: choose_group::GroupError) -> CliError {
-    CliError::Failed(error.to_string())
 }

@@ -2,12 +2,11 @@
 
 use std::fmt;
 
+use axum::http::StatusCode;
 use lisa_core::broker::BrokerError;
 use lisa_service::cli::escape;
 use lisa_service::role::StartError;
 use serde_json::Value;
-
-use crate::operations::topics::AllTopicsError;
 
 /// The reason a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +21,7 @@ pub enum CliError {
     /// The command line is invalid.
     #[error("{0}")]
     Usage(String),
-    /// The manager refused the request.
+    /// The request was refused.
     #[error("{0}")]
     Refused(Refusal),
     /// A verb for messages failed.
@@ -38,7 +37,7 @@ impl CliError {
     pub(crate) fn is_unavailable(&self) -> bool {
         match self {
             Self::Start(error) => matches!(error, StartError::Unavailable(_)),
-            Self::Refused(refusal) => matches!(refusal.status, 502..=504),
+            Self::Refused(refusal) => refusal.is_unavailable(),
             _ => false,
         }
     }
@@ -56,71 +55,71 @@ impl CliError {
     }
 }
 
-/// A request that a manager refused, as problem details.
+/// A request that was refused, as problem details.
 #[derive(Debug)]
 pub struct Refusal {
-    status: u16,
-    code: String,
-    text: String,
-    is_usage: bool,
+    status: StatusCode,
     problem: Box<Value>,
+    is_usage: bool,
+    pub(super) text: String,
 }
 
 impl Refusal {
-    /// Creates a refusal. Of an invalid value, it names the option, as the command line does over Redis.
-    pub(crate) fn new(status: u16, code: String, text: &str, problem: Value) -> Self {
-        let (mut text, mut is_usage) = (text.to_owned(), false);
-        if let Some(error) = problem["errors"].get(0) {
+    /// Creates a refusal. Of an invalid value, it names the option.
+    pub(crate) fn new(status: StatusCode, problem: Value) -> Self {
+        let mut refusal = Self {
+            status,
+            problem: Box::new(problem),
+            is_usage: false,
+            text: String::new(),
+        };
+        refusal.text = match refusal.detail() {
+            "" => status.to_string(),
+            detail => detail.to_owned(),
+        };
+        if let Some(error) = refusal.problem["errors"].get(0) {
             let word = |name: &str| error[name].as_str().unwrap_or_default();
-            text = match word("field") {
+            let (field, detail) = (word("field"), word("detail"));
+            (refusal.is_usage, refusal.text) = match field {
                 // The option is right, but the topic has no such group, or no index of keys.
-                "group" | "key" => word("detail").to_owned(),
-                field => {
-                    is_usage = true;
-                    format!("--{field}: {}", word("detail"))
-                }
+                "group" | "key" => (false, detail.to_owned()),
+                field => (true, format!("--{field}: {detail}")),
             };
         }
-        Self {
-            status,
-            code,
-            text: escape(&text).into_owned(),
-            is_usage,
-            problem: Box::new(problem),
-        }
+        refusal
     }
 
-    /// Returns the code of the problem.
+    /// Returns the status of the response.
+    pub(super) const fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Returns the code of the problem; empty if the response is not a problem.
     pub(crate) fn code(&self) -> &str {
-        &self.code
+        self.problem["code"].as_str().unwrap_or_default()
     }
 
-    /// Returns the problem.
-    pub(crate) fn problem(&self) -> &Value {
-        &self.problem
+    /// Returns the explanation in the problem.
+    pub(super) fn detail(&self) -> &str {
+        self.problem["detail"].as_str().unwrap_or_default()
+    }
+
+    fn is_unavailable(&self) -> bool {
+        matches!(self.status.as_u16(), 502..=504)
     }
 
     fn exit_code(&self) -> u8 {
-        match self.status {
-            502..=504 => 69,
-            _ if self.is_usage => 2,
-            _ => 1,
+        match self.is_usage {
+            _ if self.is_unavailable() => 69,
+            true => 2,
+            false => 1,
         }
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl From<AllTopicsError> for CliError {
-    fn from(error: AllTopicsError) -> Self {
-        match error {
-            AllTopicsError::Broker(error) => error.into(),
-            AllTopicsError::Unanswered => StartError::Unavailable(error.to_string()).into(),
-        }
+        f.write_str(&escape(&self.text))
     }
 }
 

@@ -63,6 +63,11 @@ impl fmt::Display for ManagerUrl {
 }
 
 impl ManagerUrl {
+    /// Returns the base of the routes in this process.
+    pub(crate) fn in_process() -> Self {
+        Self("http://localhost".parse().expect("a constant"))
+    }
+
     /// Returns whether the connection is encrypted.
     pub(crate) fn is_https(&self) -> bool {
         self.0.scheme() == "https"

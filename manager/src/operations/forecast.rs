@@ -82,16 +82,6 @@ impl Period {
         Ok(Self { within, step })
     }
 
-    /// Returns the whole length.
-    pub(crate) fn within(self) -> Duration {
-        self.within
-    }
-
-    /// Returns the length of a step.
-    pub(crate) fn step(self) -> Duration {
-        self.step
-    }
-
     /// Returns the length of a step in ms. If there would be more than `most` steps, they are longer than requested, and of a
     /// round length.
     fn step_ms(self, most: u64) -> u64 {

@@ -101,6 +101,12 @@ impl GarbageJob {
     }
 }
 
+/// The garbage jobs, the newest first.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct GarbageJobs {
+    pub(crate) jobs: Vec<GarbageJob>,
+}
+
 /// A job as it is stored.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Stored {

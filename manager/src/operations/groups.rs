@@ -97,9 +97,6 @@ pub(crate) struct GroupRetired {
     /// True if no group of the topic gets messages: due messages wait until one does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) messages_wait: bool,
-    /// Its counts and flags.
-    #[serde(skip)]
-    pub(crate) stats: Option<GroupStats>,
 }
 
 impl GroupRetired {
@@ -126,15 +123,14 @@ pub(crate) async fn retire(
     let changed = broker.retire(topic, group, how).await? == Retired::Done;
     let counts = broker.stats(topic).await?.groups;
     let messages_wait = counts.iter().all(|counts| counts.retiring.is_some());
-    let stats = counts.into_iter().find(|counts| counts.group == *group);
+    let stats = counts.iter().find(|counts| counts.group == *group);
     Ok(GroupRetired {
         topic: topic.name().clone(),
         group: group.clone(),
         retiring: how,
         changed,
-        left: stats.as_ref().map_or(0, left_of),
+        left: stats.map_or(0, left_of),
         messages_wait,
-        stats,
     })
 }
 

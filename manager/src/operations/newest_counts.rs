@@ -8,6 +8,7 @@ use lisa_core::time::UnixMs;
 use lisa_core::topic::Topic;
 use tokio::time::timeout;
 
+use super::snapshot::{SnapshotList, SnapshotTopic};
 use super::topics::{AllTopicsError, DamagedTopic, Missing, StatsList, of_all};
 
 /// The age from which counts in the snapshot are not used: no manager writes them.
@@ -43,6 +44,28 @@ impl NewestCounts {
         let mut groups: Vec<_> = groups.filter(|(_, group)| group.garbage > 0).collect();
         groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.garbage));
         groups
+    }
+}
+
+/// The counts of the snapshot as they are. A topic that no manager has counted yet is missing.
+impl From<SnapshotList> for NewestCounts {
+    fn from(snapshot: SnapshotList) -> Self {
+        let as_of =
+            |topic: &SnapshotTopic| Some((topic.stats.topic.clone(), topic.as_of.parse().ok()?));
+        Self {
+            as_of: snapshot.topics.iter().filter_map(as_of).collect(),
+            age: Duration::from_millis(snapshot.age_ms),
+            list: StatsList {
+                managers: Some(snapshot.managers),
+                missing: Missing {
+                    damaged: snapshot.damaged,
+                    ..Missing::default()
+                },
+                topics: { snapshot.topics.into_iter() }
+                    .map(|topic| topic.stats)
+                    .collect(),
+            },
+        }
     }
 }
 

@@ -24,8 +24,9 @@ const DEFAULT_FILTER: &str = "tokio_cron_scheduler=warn,info";
 /// Precedes each filter. Lisa logs what happens to a broker itself; its clients log whole messages and passwords. A filter that
 /// names them shows their events.
 const ALWAYS: &str = "async_nats=off,lapin=off,";
-/// The filter of commands that print their result to stdout: only warnings, and of the Redis connection only errors.
-const QUIET_FILTER: &str = "lisa_core::redis=error,warn";
+/// The filter of commands that print their result to stdout: only warnings, and of the Redis connection only errors. Failed
+/// requests end a command with their error.
+const QUIET_FILTER: &str = "lisa_core::redis=error,lisa_service::http::failure=off,warn";
 
 words!(
     /// The format of log lines.

@@ -3,16 +3,18 @@
 use lisa_service::cli::{Output, Rows};
 
 use crate::cli::args::AuditArgs;
+use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::cli::relay::Relay;
+use crate::operations::audit::AuditPage;
 
 /// Prints a page of the audit log.
 pub(crate) async fn audit(
-    relay: &Relay,
+    client: &Client,
     args: &AuditArgs,
     output: &Output,
 ) -> Result<(), CliError> {
-    let page = relay.audit(args.cursor, usize::from(args.limit)).await?;
+    let call = client.get(&["audit"]).query("limit", Some(args.limit));
+    let page: AuditPage = call.query("cursor", args.cursor).answer().await?;
     let mut rows = Rows::new([
         "TIME", "VIA", "WHO", "ACTION", "TOPIC", "GROUP", "DETAILS", "OUTCOME",
     ]);

@@ -2,25 +2,22 @@
 
 use lisa_service::cli::{Output, escape};
 
-use super::{counted, print};
+use super::{counted, in_ms, print};
 use crate::cli::args::CheckArgs;
+use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::cli::relay::Relay;
-use crate::operations::attention::{Attention, Limits, Status};
+use crate::operations::attention::{Attention, Status};
 
 /// Checks all topics, or one. Returns the exit code; a failure to read is unknown.
 pub(crate) async fn check(
-    relay: Result<Relay, CliError>,
+    client: Result<Client, CliError>,
     args: &CheckArgs,
     output: &Output,
 ) -> Result<u8, CliError> {
-    let limits = Limits {
-        late: args.late,
-        oldest: args.oldest,
-        garbage: args.garbage,
+    let attention = match client {
+        Ok(client) => read(&client, args).await,
+        Err(error) => Err(error),
     };
-    let read = async { relay?.attention(args.topic.as_ref(), &limits).await };
-    let attention = read.await;
     let attention = attention.unwrap_or_else(|error| Attention::unreadable(error.to_string()));
     match output.is_table() {
         false => output.object(&attention)?,
@@ -32,6 +29,17 @@ pub(crate) async fn check(
         Status::Critical => 2,
         Status::Unknown => 3,
     })
+}
+
+async fn read(client: &Client, args: &CheckArgs) -> Result<Attention, CliError> {
+    let call = client
+        .get(&["attention"])
+        .query("topic", args.topic.as_ref());
+    let call = call.query("late", args.late.map(in_ms));
+    let call = call.query("oldest", args.oldest.map(in_ms));
+    let read: Attention = call.query("garbage", args.garbage).answer().await?;
+    // The status follows from the troubles, whatever the server says.
+    Ok(Attention::new(read.troubles, read.lost))
 }
 
 /// Returns the line of a check.

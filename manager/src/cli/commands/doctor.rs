@@ -3,30 +3,32 @@
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 
+use axum::http::Method;
 use lisa_core::broker::{Checkup, Fault, Hint, Outcome};
 use lisa_core::topic::Topic;
 use lisa_service::cli::{Output, Rows, escape, prompt, remark};
+use lisa_service::http::auth::Scope;
 use serde_json::json;
 
 use super::{be_sure, counted, print};
 use crate::cli::args::DoctorArgs;
+use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::cli::relay::Relay;
-use crate::operations::topics::DamagedTopic;
+use crate::operations::topics::{DamagedTopic, TopicList};
 
 /// The most rows of one fault in a table. The others are counted; JSON output has up to 1000.
 const ROWS: usize = 20;
 
 /// Examines topics, and repairs their faults if asked to and confirmed.
 pub(crate) async fn examine(
-    relay: &Relay,
+    client: &Client,
     args: DoctorArgs,
     output: &Output,
 ) -> Result<(), CliError> {
     let mut topics = args.topics;
     let mut unexamined = Vec::new();
     if topics.is_empty() {
-        let known = relay.topics().await?;
+        let known: TopicList = client.get(&["topics"]).answer().await?;
         topics.extend(known.topics.into_iter().map(|entry| entry.topic));
         // Topics that cannot be read need an examination most.
         for DamagedTopic { topic, error } in known.damaged {
@@ -47,35 +49,55 @@ pub(crate) async fn examine(
             ));
         }
         let mut unexamined = unexamined.clone();
-        let mut found = examine_all(relay, &topics, false, &mut unexamined).await?;
+        let mut found = examine_all(client, &topics, false, &mut unexamined).await?;
         if found.iter().all(Checkup::is_healthy) {
-            let hints = relay.common_hints(&mut found).await;
+            let hints = common_hints(&mut found);
             return show(&found, &hints, &unexamined, args.repair, output);
         }
         remark(explain(&found, true));
         prompt(format_args!("repair these faults? [y/N] "));
         be_sure()?;
     }
-    let mut checkups = examine_all(relay, &topics, args.repair, &mut unexamined).await?;
-    let hints = relay.common_hints(&mut checkups).await;
+    let mut checkups = examine_all(client, &topics, args.repair, &mut unexamined).await?;
+    let hints = common_hints(&mut checkups);
     show(&checkups, &hints, &unexamined, args.repair, output)
 }
 
 /// Examines topics. An error of one topic does not stop the examination of the others.
 async fn examine_all(
-    relay: &Relay,
+    client: &Client,
     topics: &[Topic],
     repair: bool,
     unexamined: &mut Vec<String>,
 ) -> Result<Vec<Checkup>, CliError> {
     let mut checkups = Vec::with_capacity(topics.len());
     for topic in topics {
-        match relay.examine(topic, repair).await? {
+        let name = topic.as_str();
+        let call = match repair {
+            true => client.post(&["topics", name, "doctor", "repair"]),
+            false => client.call(Method::GET, &["topics", name, "doctor"], Scope::Operate),
+        };
+        match call.long().answer().await {
             Ok(checkup) => checkups.push(checkup),
-            Err(why) => unexamined.push(why),
+            Err(CliError::Refused(no)) => match no.code() {
+                "unknown_topic" => unexamined.push(no.to_string()),
+                "internal" => unexamined.push(format!("{topic}: {no}")),
+                _ => return Err(CliError::Refused(no)),
+            },
+            Err(error) => return Err(error),
         }
     }
     Ok(checkups)
+}
+
+/// Takes the hints that concern all topics. Each checkup has them.
+fn common_hints(checkups: &mut [Checkup]) -> Vec<Hint> {
+    let mut common = Vec::new();
+    for checkup in checkups {
+        let hints = std::mem::take(&mut checkup.hints).into_iter();
+        (common, checkup.hints) = hints.partition(|hint| hint.is_common);
+    }
+    common
 }
 
 /// Prints the result. Fails if a fault is left, or a topic or message could not be examined.

@@ -3,15 +3,13 @@
 use std::time::Duration;
 
 use lisa_core::broker::{MessageInGroup, StoredMessage};
-use lisa_core::message::{MessageId, OrderingKey};
-use lisa_core::topic::Topic;
 use lisa_service::cli::{Output, escape};
 use serde_json::{Value, json};
 
-use super::print;
+use super::{find, print};
+use crate::cli::args::MessageArgs;
+use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::cli::relay::Relay;
-use crate::operations::messages::FindError;
 
 /// The interval between two looks at a message.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -28,13 +26,11 @@ pub(super) fn why(copy: &MessageInGroup) -> String {
 
 /// Explains a message once.
 pub(crate) async fn explain(
-    relay: &Relay,
-    topic: &Topic,
-    id: &MessageId,
-    key: Option<&OrderingKey>,
+    client: &Client,
+    of: &MessageArgs,
     output: &Output,
 ) -> Result<(), CliError> {
-    let found = relay.find(topic, id, key).await?.map_err(failed)?;
+    let found = find(client, of).await?;
     match output.is_table() {
         true => print(&said(&found)),
         false => Ok(output.object(&explained(&found))?),
@@ -43,15 +39,13 @@ pub(crate) async fn explain(
 
 /// Explains a message each time its explanation changes, until it has ended.
 pub(crate) async fn watch(
-    relay: &Relay,
-    topic: &Topic,
-    id: &MessageId,
-    key: Option<&OrderingKey>,
+    client: &Client,
+    of: &MessageArgs,
     output: &Output,
 ) -> Result<(), CliError> {
     let mut before: Option<String> = None;
     loop {
-        match relay.find(topic, id, key).await? {
+        match find(client, of).await {
             Ok(found) => {
                 let now = match output.is_table() {
                     true => said(&found),
@@ -65,20 +59,17 @@ pub(crate) async fn watch(
                 }
                 before = Some(now);
             }
-            Err(error @ FindError::Unknown { .. }) if before.is_some() => {
+            Err(CliError::Refused(no)) if no.code() == "not_found" && before.is_some() => {
+                let ended = no.to_string();
                 return match output.is_table() {
-                    true => print(&error.to_string()),
-                    false => Ok(output.object(&json!({ "id": id, "ended": error.to_string() }))?),
+                    true => print(&ended),
+                    false => Ok(output.object(&json!({ "id": of.id, "ended": ended }))?),
                 };
             }
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(error),
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
-}
-
-fn failed(error: FindError) -> CliError {
-    CliError::Failed(error.to_string())
 }
 
 /// Returns an explanation as JSON.

@@ -3,29 +3,28 @@
 use lisa_core::topic::Topic;
 use lisa_service::cli::{Output, Rows};
 
-use super::counted;
+use super::{counted, in_ms};
 use crate::cli::args::ForecastArgs;
+use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::cli::relay::Relay;
-use crate::operations::forecast::{ForecastView, InvalidPeriod, Period};
+use crate::operations::forecast::ForecastView;
 
 /// The length of the longest bar in characters.
 const BAR: u64 = 40;
 
 /// Prints how many messages become due in each step from now on.
 pub(crate) async fn forecast(
-    relay: &Relay,
-    args: ForecastArgs,
+    client: &Client,
+    args: &ForecastArgs,
     output: &Output,
 ) -> Result<(), CliError> {
-    let period = Period::new(args.within, args.step).map_err(|error| {
-        let option = match error {
-            InvalidPeriod::For => "--for",
-            InvalidPeriod::Step => "--step",
-        };
-        CliError::Usage(format!("{option}: {error}"))
-    })?;
-    let view = relay.forecast(args.topic.as_ref(), period).await?;
+    let call = match &args.topic {
+        Some(topic) => client.get(&["topics", topic.as_str(), "forecast"]),
+        None => client.get(&["forecast"]),
+    };
+    let call = call.query("for", args.within.map(in_ms));
+    let call = call.query("step", args.step.map(in_ms));
+    let view: ForecastView = call.answer().await?;
     let damaged = view.damaged.iter();
     let damaged = damaged.map(|damaged| format!("topic {}: {}", damaged.topic, damaged.error));
     let damaged: Vec<_> = damaged.collect();

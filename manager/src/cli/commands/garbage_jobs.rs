@@ -4,40 +4,23 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use lisa_core::broker::NO_MANAGER;
-use lisa_core::time::UnixMs;
 use lisa_service::cli::{Output, Rows, escape, prompt, remark};
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::{be_sure, counted, print};
+use super::{be_sure, choose_group, counted, of_group, print};
 use crate::cli::args::{FilterArgs, JobArgs, SweepArgs};
+use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::cli::relay::Relay;
 use crate::operations::garbage::Verb;
 use crate::operations::garbage_filter::Filter;
-use crate::operations::garbage_jobs::{GarbageJob, JobState, NewJob};
+use crate::operations::garbage_jobs::{Counted, GarbageJob, GarbageJobs, JobState};
+use crate::operations::snapshot::SnapshotList;
 
 /// The pause between two looks at the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The time between two progress reports.
 const REPORT_EVERY: Duration = Duration::from_secs(2);
-
-impl FilterArgs {
-    /// Returns true if it matches all messages.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.error.is_none() && self.key.is_none() && self.reason.is_none()
-    }
-
-    /// Returns the filter of the messages that moved to garbage within a range of times.
-    pub(crate) fn within(&self, from: Option<UnixMs>, to: Option<UnixMs>) -> Filter {
-        Filter {
-            error: self.error.clone(),
-            key: self.key.as_ref().map(|key| key.as_str().to_owned()),
-            reason: self.reason.map(|reason| reason.as_str().to_owned()),
-            from: from.map(|from| from.to_string()),
-            to: to.map(|to| to.to_string()),
-        }
-    }
-}
 
 impl JobArgs {
     /// Returns whether an option asks for a job.
@@ -46,13 +29,20 @@ impl JobArgs {
     }
 
     fn filter(&self) -> Filter {
-        self.filter.within(self.from, self.to)
+        let FilterArgs { error, key, reason } = &self.filter;
+        Filter {
+            error: error.clone(),
+            key: key.as_ref().map(|key| key.as_str().to_owned()),
+            reason: reason.map(|reason| reason.as_str().to_owned()),
+            from: self.from.map(|from| from.to_string()),
+            to: self.to.map(|to| to.to_string()),
+        }
     }
 }
 
 /// Starts a job for the messages that match, and waits for its end.
 pub(crate) async fn start(
-    relay: &Relay,
+    client: &Client,
     verb: Verb,
     args: SweepArgs,
     output: &Output,
@@ -62,16 +52,21 @@ pub(crate) async fn start(
         return Err(CliError::Usage(text));
     }
     let topic = &args.topic;
-    let group = relay.group(topic, args.group.as_ref()).await?;
-    let new = NewJob {
-        verb,
-        filter: args.job.filter(),
-        max: args.job.max,
-        rate: args.job.rate,
+    let group = choose_group(client, topic, args.group.as_ref()).await?;
+    let (word, filter) = (verb.as_str(), args.job.filter());
+    let (max, rate) = (args.job.max, args.job.rate);
+    let job = |dry_run: bool| {
+        let mut new = json!(filter);
+        let more = json!({ "verb": word, "max": max, "rate": rate, "dry_run": dry_run });
+        for (field, value) in more.as_object().into_iter().flatten() {
+            new[field] = value.clone();
+        }
+        let [topics, topic, groups, group, garbage] = of_group(topic, &group, "garbage");
+        let call = client.post(&[topics, topic, groups, group, garbage, "jobs"]);
+        call.json(&new).long()
     };
-    let word = verb.as_str();
     if args.dry_run || !args.yes {
-        let found = relay.count_garbage(topic, &group, &new).await?;
+        let found: Counted = job(true).answer().await?;
         let at_least = if found.is_complete { "" } else { "at least " };
         let messages = counted(found.found, "message");
         if args.dry_run {
@@ -84,22 +79,21 @@ pub(crate) async fn start(
             let text = format!("{word} with a filter requires --yes when there is no terminal");
             return Err(CliError::Usage(text));
         }
-        let most = new
-            .max
-            .map_or(String::new(), |max| format!(", up to {max}"));
+        let most = max.map_or(String::new(), |max| format!(", up to {max}"));
         prompt(format_args!(
             "{word} {at_least}{messages} of {topic}/{group}{most}? [y/N] "
         ));
         be_sure()?;
     }
-    let job = relay.start_garbage_job(topic, &group, &new).await?;
-    if !relay.has_manager().await? {
+    let job: GarbageJob = job(false).answer().await?;
+    let snapshot: SnapshotList = client.get(&["stats", "snapshot"]).answer().await?;
+    if snapshot.managers == 0 {
         remark(NO_MANAGER);
     }
     let job = if args.job.no_wait {
         job
     } else {
-        wait(relay, job).await?
+        wait(client, job).await?
     };
     if !output.is_table() {
         output.object(&job)?;
@@ -122,7 +116,7 @@ pub(crate) async fn start(
 }
 
 /// Waits for the end of a job, and prints its progress to stderr. The job continues if this process ends.
-async fn wait(relay: &Relay, mut job: GarbageJob) -> Result<GarbageJob, CliError> {
+async fn wait(client: &Client, mut job: GarbageJob) -> Result<GarbageJob, CliError> {
     remark(format_args!(
         "job {0}; stop it with `garbage stop {0}`",
         job.id
@@ -130,8 +124,8 @@ async fn wait(relay: &Relay, mut job: GarbageJob) -> Result<GarbageJob, CliError
     let mut reported = Instant::now();
     while job.state.is_open() {
         sleep(LOOK_EVERY).await;
-        let jobs = relay.garbage_jobs().await?;
-        let Some(newest) = jobs.into_iter().find(|other| other.id == job.id) else {
+        let all: GarbageJobs = client.get(&["garbage", "jobs"]).answer().await?;
+        let Some(newest) = all.jobs.into_iter().find(|other| other.id == job.id) else {
             let text = format!("job {} has ended, and its result was removed", job.id);
             return Err(CliError::Failed(text));
         };
@@ -145,12 +139,12 @@ async fn wait(relay: &Relay, mut job: GarbageJob) -> Result<GarbageJob, CliError
 }
 
 /// Prints the jobs.
-pub(crate) async fn list(relay: &Relay, output: &Output) -> Result<(), CliError> {
-    let jobs = relay.garbage_jobs().await?;
+pub(crate) async fn list(client: &Client, output: &Output) -> Result<(), CliError> {
+    let list: GarbageJobs = client.get(&["garbage", "jobs"]).answer().await?;
     let mut rows = Rows::new([
         "JOB", "STATE", "VERB", "TOPIC", "GROUP", "DONE", "EXPECTED", "EXAMINED", "BEGAN", "ENDED",
     ]);
-    for job in &jobs {
+    for job in &list.jobs {
         let state = match &job.error {
             Some(error) => format!("{}: {error}", job.state.as_str()),
             None => job.state.as_str().to_owned(),
@@ -168,13 +162,13 @@ pub(crate) async fn list(relay: &Relay, output: &Output) -> Result<(), CliError>
             job.ended_at.clone().unwrap_or_default(),
         ]);
     }
-    let document = serde_json::json!({ "jobs": jobs });
-    Ok(output.list(&document, Some("jobs"), &rows)?)
+    Ok(output.list(&list, Some("jobs"), &rows)?)
 }
 
 /// Stops a job.
-pub(crate) async fn stop(relay: &Relay, id: &str, output: &Output) -> Result<(), CliError> {
-    let job = relay.stop_garbage_job(id).await?;
+pub(crate) async fn stop(client: &Client, id: &str, output: &Output) -> Result<(), CliError> {
+    let stop = client.post(&["garbage", "jobs", id, "stop"]);
+    let job: GarbageJob = stop.answer().await?;
     match output.is_table() {
         false => Ok(output.object(&job)?),
         true => print(&format!("job {} is {}", job.id, job.state.as_str())),

@@ -4,17 +4,20 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use lisa_core::broker::{GroupStats, Retirement};
-use lisa_core::topic::{Group, Topic};
+use lisa_core::topic::Topic;
 use lisa_service::cli::{Output, Rows, prompt, remark};
 use serde_json::json;
+use tokio::time::sleep;
 
-use super::{be_sure, complete, counted, print};
+use super::{be_sure, choose_group, complete, counted, of_group, print, topic_stats};
 use crate::cli::args::GroupArgs;
+use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::cli::relay::Relay;
-use crate::operations::groups::{GroupRetired, GroupView, counts_of, left_of};
-use crate::operations::topics::Missing;
+use crate::operations::groups::{self, Dropped, GroupRetired, GroupView, counts_of, left_of};
+use crate::operations::topics::{Missing, StatsList};
 
+/// The pause between two looks at a group that a manager drops.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The time between two progress reports of a drop.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
@@ -30,14 +33,14 @@ pub(super) fn marks(stats: &GroupStats) -> Vec<&'static str> {
 
 /// Prints groups.
 pub(crate) async fn list(
-    relay: &Relay,
+    client: &Client,
     topic: Option<&Topic>,
     output: &Output,
 ) -> Result<(), CliError> {
     let (topics, missing) = match topic {
-        Some(topic) => (vec![relay.topic_stats(topic).await?], Missing::default()),
+        Some(topic) => (vec![topic_stats(client, topic).await?], Missing::default()),
         None => {
-            let stats = relay.stats().await?;
+            let stats: StatsList = client.get(&["stats"]).answer().await?;
             (stats.topics, stats.missing)
         }
     };
@@ -87,16 +90,19 @@ pub(crate) async fn list(
 }
 
 /// Drains a group, and prints its remaining messages.
-pub(crate) async fn drain(relay: &Relay, of: &GroupArgs, output: &Output) -> Result<(), CliError> {
-    let group = chosen(relay, of).await?;
-    let drain = relay.retire(&of.topic, &group, Some(Retirement::Drain));
-    let retired = drain.await?;
-    warn(of, &retired);
+pub(crate) async fn drain(
+    client: &Client,
+    of: &GroupArgs,
+    output: &Output,
+) -> Result<(), CliError> {
+    let retired: GroupRetired = client.post(&of.route("drain")).answer().await?;
+    let stats = group_stats(client, of).await?;
+    warn(of, &retired, stats.as_ref());
     if !output.is_table() {
         return Ok(output.object(&retired)?);
     }
     let (name, already) = (name_of(of), already(retired.changed));
-    let Some(stats) = retired.stats.filter(|stats| left_of(stats) > 0) else {
+    let Some(stats) = stats.filter(|stats| left_of(stats) > 0) else {
         return print(&format!("{name} is{already} draining, and empty"));
     };
     let left: Vec<String> = counts_of(&stats)
@@ -116,20 +122,18 @@ pub(crate) async fn drain(relay: &Relay, of: &GroupArgs, output: &Output) -> Res
 
 /// Drops the messages of a group and removes it. Returns when it is gone.
 pub(crate) async fn drop_group(
-    relay: &Relay,
+    client: &Client,
     of: &GroupArgs,
     yes: bool,
     output: &Output,
 ) -> Result<(), CliError> {
     let (topic, name) = (&of.topic, name_of(of));
-    let group = chosen(relay, of).await?;
     if !yes {
-        confirm(relay, of).await?;
+        confirm(client, of).await?;
     }
-    let drop = relay.retire(topic, &group, Some(Retirement::Drop));
-    let retired = drop.await?;
+    let retired: GroupRetired = client.post(&of.route("drop")).answer().await?;
     let left = retired.left;
-    warn(of, &retired);
+    warn(of, &retired, group_stats(client, of).await?.as_ref());
     let mut reported = Instant::now();
     let progress = |messages| {
         if reported.elapsed() >= REPORT_EVERY {
@@ -137,7 +141,7 @@ pub(crate) async fn drop_group(
             remark(format_args!("dropped {messages} of {left}"));
         }
     };
-    let dropped = relay.drop_all(topic, &group, left, progress).await?;
+    let dropped = drop_all(client, of, left, progress).await?;
     if !dropped.gone {
         return Err(CliError::Failed(format!(
             "{name} was kept by another operator, after {} had been dropped",
@@ -146,7 +150,7 @@ pub(crate) async fn drop_group(
     }
     match output.is_table() {
         false => Ok(output
-            .object(&json!({ "topic": topic, "group": group, "dropped": dropped.messages }))?),
+            .object(&json!({ "topic": topic, "group": of.group, "dropped": dropped.messages }))?),
         true => print(&format!(
             "{name} is removed, dropped {}",
             counted(dropped.messages, "message")
@@ -155,9 +159,8 @@ pub(crate) async fn drop_group(
 }
 
 /// Cancels the drain or drop of a group.
-pub(crate) async fn keep(relay: &Relay, of: &GroupArgs, output: &Output) -> Result<(), CliError> {
-    let group = chosen(relay, of).await?;
-    let retired = relay.retire(&of.topic, &group, None).await?;
+pub(crate) async fn keep(client: &Client, of: &GroupArgs, output: &Output) -> Result<(), CliError> {
+    let retired: GroupRetired = client.post(&of.route("keep")).answer().await?;
     if !output.is_table() {
         return Ok(output.object(&retired)?);
     }
@@ -166,12 +169,13 @@ pub(crate) async fn keep(relay: &Relay, of: &GroupArgs, output: &Output) -> Resu
 }
 
 /// Asks for confirmation before messages are dropped.
-async fn confirm(relay: &Relay, of: &GroupArgs) -> Result<(), CliError> {
+async fn confirm(client: &Client, of: &GroupArgs) -> Result<(), CliError> {
     if !io::stdin().is_terminal() {
         let text = "drop requires --yes when there is no terminal".to_owned();
         return Err(CliError::Usage(text));
     }
-    let stats = relay.group_stats(&of.topic, &of.group).await?;
+    choose_group(client, &of.topic, Some(&of.group)).await?;
+    let stats = group_stats(client, of).await?;
     prompt(format_args!(
         "permanently drop {} of {}? [y/N] ",
         counted(stats.as_ref().map_or(0, left_of), "message"),
@@ -182,9 +186,9 @@ async fn confirm(relay: &Relay, of: &GroupArgs) -> Result<(), CliError> {
 
 /// Warns that a group comes back with the next start of a manager whose configuration names it, and that no group gets the
 /// messages that become due from now on.
-fn warn(of: &GroupArgs, retired: &GroupRetired) {
+fn warn(of: &GroupArgs, retired: &GroupRetired, stats: Option<&GroupStats>) {
     let is_configured = |stats: &GroupStats| !stats.instance && !stats.unconfigured;
-    if retired.stats.as_ref().is_some_and(is_configured) {
+    if stats.is_some_and(is_configured) {
         remark(format_args!(
             "{} is still in the topic's settings: remove it from the managers' configuration, or their next start creates it again",
             name_of(of)
@@ -198,8 +202,47 @@ fn warn(of: &GroupArgs, retired: &GroupRetired) {
     }
 }
 
-async fn chosen(relay: &Relay, of: &GroupArgs) -> Result<Group, CliError> {
-    relay.group(&of.topic, Some(&of.group)).await
+/// Counts the messages of a group; `None` if the topic has no such group any more.
+async fn group_stats(client: &Client, of: &GroupArgs) -> Result<Option<GroupStats>, CliError> {
+    let mut groups = topic_stats(client, &of.topic).await?.groups.into_iter();
+    Ok(groups.find(|stats| stats.group == of.group))
+}
+
+/// Drops the messages of a group marked to be dropped, and removes it. A running manager does that by itself, within a
+/// minute: waits for it.
+async fn drop_all(
+    client: &Client,
+    of: &GroupArgs,
+    left: u64,
+    mut progress: impl FnMut(u64),
+) -> Result<Dropped, CliError> {
+    if let Some(broker) = client.broker() {
+        let topic = broker.topic(&of.topic).await?;
+        return Ok(groups::drop_all(broker, &topic, &of.group, progress).await?);
+    }
+    loop {
+        let Some(stats) = group_stats(client, of).await? else {
+            return Ok(Dropped {
+                messages: left,
+                gone: true,
+            });
+        };
+        let messages = left.saturating_sub(left_of(&stats));
+        if stats.retiring != Some(Retirement::Drop) {
+            return Ok(Dropped {
+                messages,
+                gone: false,
+            });
+        }
+        progress(messages);
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+impl GroupArgs {
+    fn route<'a>(&'a self, verb: &'a str) -> [&'a str; 5] {
+        of_group(&self.topic, &self.group, verb)
+    }
 }
 
 fn name_of(of: &GroupArgs) -> String {

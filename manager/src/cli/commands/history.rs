@@ -5,9 +5,10 @@ use std::time::Duration;
 use lisa_core::time::format_duration;
 use lisa_service::cli::{Output, Rows};
 
+use super::in_ms;
 use crate::cli::args::HistoryArgs;
+use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::cli::relay::Relay;
 use crate::operations::history::HistoryView;
 
 /// The largest number of rows in a table.
@@ -15,14 +16,17 @@ const ROWS: u64 = 72;
 
 /// Prints the history of a topic, or of all topics together.
 pub(crate) async fn history(
-    relay: &Relay,
-    args: HistoryArgs,
+    client: &Client,
+    args: &HistoryArgs,
     output: &Output,
 ) -> Result<(), CliError> {
-    let most = if output.is_table() { ROWS } else { u64::MAX };
-    let view = relay
-        .history(args.topic.as_ref(), args.within, most)
-        .await?;
+    let call = match &args.topic {
+        Some(topic) => client.get(&["topics", topic.as_str(), "history"]),
+        None => client.get(&["history"]),
+    };
+    let call = call.query("for", args.within.map(in_ms));
+    let call = call.query("steps", output.is_table().then_some(ROWS));
+    let view: HistoryView = call.answer().await?;
     Ok(output.list(&view, Some("steps"), &rows(&view))?)
 }
 

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use lisa_core::broker::{Broker, Resharded};
+use lisa_core::broker::Resharded;
 use lisa_core::topic::Topic;
 use lisa_service::cli::{Output, remark};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::{counted, print};
+use crate::cli::args::ReshardArgs;
+use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::operations::audit::{self, Action};
 
@@ -21,12 +23,12 @@ const STALLS_AFTER: Duration = Duration::from_secs(15);
 
 /// Creates new shards, and waits until the messages of the old ones have migrated.
 pub(crate) async fn reshard(
-    broker: &Broker,
-    topic: &Topic,
-    shards: u16,
-    wait: bool,
+    client: &Client,
+    args: &ReshardArgs,
     output: &Output,
 ) -> Result<(), CliError> {
+    let broker = client.require_broker("topics reshard")?;
+    let (topic, shards) = (&args.topic, args.shards);
     let action = Action::on_command_line(broker, "reshard")
         .topic(topic)
         .details(counted(shards.into(), "shard"));
@@ -41,7 +43,7 @@ pub(crate) async fn reshard(
     loop {
         let handle = broker.topic(topic).await?;
         let left = broker.stats(&handle).await?.migrating.unwrap_or(0);
-        if left == 0 || !wait {
+        if left == 0 || args.no_wait {
             return report(topic, shards, left, output);
         }
         if left != before {

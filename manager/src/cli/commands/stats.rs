@@ -5,13 +5,14 @@ use lisa_core::time::format_age;
 use lisa_service::cli::{Format, Output, Rows, remark};
 
 use super::{complete, groups};
+use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::cli::relay::Relay;
-use crate::operations::topics::Missing;
+use crate::operations::snapshot::SnapshotList;
+use crate::operations::topics::{Missing, StatsList};
 
 /// Prints the message counts of all topics.
-pub(crate) async fn stats(relay: &Relay, output: &Output) -> Result<(), CliError> {
-    let stats = relay.stats().await?;
+pub(crate) async fn stats(client: &Client, output: &Output) -> Result<(), CliError> {
+    let stats: StatsList = client.get(&["stats"]).answer().await?;
     let ended = complete(&stats.missing);
     if output.format != Format::Json && stats.managers == Some(0) {
         remark(NO_MANAGER);
@@ -21,8 +22,8 @@ pub(crate) async fn stats(relay: &Relay, output: &Output) -> Result<(), CliError
 }
 
 /// Prints the newest counts of all topics that the managers have written, and the age of the oldest.
-pub(crate) async fn snapshot(relay: &Relay, output: &Output) -> Result<(), CliError> {
-    let snapshot = relay.snapshot().await?;
+pub(crate) async fn snapshot(client: &Client, output: &Output) -> Result<(), CliError> {
+    let snapshot: SnapshotList = client.get(&["stats", "snapshot"]).answer().await?;
     let ended = complete(&Missing {
         damaged: snapshot.damaged.clone(),
         ..Missing::default()

@@ -19,7 +19,6 @@ use tokio::time::{Instant, sleep};
 use crate::cli::args::TailArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::cli::relay::Relay;
 use crate::operations::choose_group;
 use crate::operations::events::{EventPage, MAX_CURSOR, MAX_WAIT, line};
 
@@ -43,10 +42,10 @@ fn turn(mut tail: ShardTail, topic: Arc<TopicHandle>, pause: Duration) -> Turn {
 }
 
 /// Prints events until a signal or a closed pipe ends the process.
-pub(crate) async fn tail(relay: &Relay, args: &TailArgs) -> Result<(), CliError> {
-    match relay {
-        Relay::Redis { broker, .. } => read(broker, args).await,
-        Relay::Manager(client) => follow(client, args).await,
+pub(crate) async fn tail(client: &Client, args: &TailArgs) -> Result<(), CliError> {
+    match client.broker() {
+        Some(broker) => read(broker, args).await,
+        None => follow(client, args).await,
     }
 }
 

@@ -10,10 +10,13 @@ use lisa_core::topic::Topic;
 use lisa_service::cli::{Output, Rows};
 use tokio::time::Instant;
 
+use super::topic_stats;
 use crate::cli::args::TopArgs;
+use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::cli::relay::Relay;
 use crate::operations::newest_counts::NewestCounts;
+use crate::operations::snapshot::SnapshotList;
+use crate::operations::topics::{Missing, StatsList};
 
 /// Moves the cursor to the top left corner and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[J";
@@ -73,7 +76,7 @@ impl Rates {
 
 /// Prints the groups once, or every interval until a signal or a closed pipe ends it. On a terminal it overwrites the
 /// previous picture.
-pub(crate) async fn top(relay: &Relay, args: &TopArgs, output: &Output) -> Result<(), CliError> {
+pub(crate) async fn top(client: &Client, args: &TopArgs, output: &Output) -> Result<(), CliError> {
     if !output.is_table() {
         let why = "top prints only tables: use stats --snapshot with --output";
         return Err(CliError::Usage(why.to_owned()));
@@ -82,7 +85,7 @@ pub(crate) async fn top(relay: &Relay, args: &TopArgs, output: &Output) -> Resul
     let mut first = true;
     loop {
         let asked = Instant::now();
-        let counts = relay.newest_counts(args.topic.as_ref()).await?;
+        let counts = newest_counts(client, args.topic.as_ref()).await?;
         rates.note(&counts);
         let picture = picture(&counts, &rates, args.limit);
         let is_terminal = io::stdout().is_terminal();
@@ -104,6 +107,28 @@ pub(crate) async fn top(relay: &Relay, args: &TopArgs, output: &Output) -> Resul
         first = false;
         tokio::time::sleep_until(asked + args.interval).await;
     }
+}
+
+/// Reads the newest counts of the managers; without a manager, and of one topic, counts now.
+async fn newest_counts(client: &Client, topic: Option<&Topic>) -> Result<NewestCounts, CliError> {
+    let snapshot: SnapshotList = client.get(&["stats", "snapshot"]).answer().await?;
+    let mut list = match topic {
+        Some(topic) => StatsList {
+            topics: vec![topic_stats(client, topic).await?],
+            managers: None,
+            missing: Missing::default(),
+        },
+        None if snapshot.managers == 0 => client.get(&["stats"]).answer().await?,
+        None => return Ok(snapshot.into()),
+    };
+    list.managers = Some(snapshot.managers);
+    let now: UnixMs = snapshot.read_at.parse().unwrap_or_default();
+    let topics = list.topics.iter();
+    Ok(NewestCounts {
+        as_of: topics.map(|stats| (stats.topic.clone(), now)).collect(),
+        list,
+        age: Duration::ZERO,
+    })
 }
 
 fn picture(counts: &NewestCounts, rates: &Rates, limit: usize) -> String {

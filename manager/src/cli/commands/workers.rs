@@ -4,13 +4,13 @@ use lisa_core::broker::NO_MANAGER;
 use lisa_service::cli::{Format, Output, Rows, remark};
 
 use super::complete;
+use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::cli::relay::Relay;
 use crate::operations::workers::{GroupConsumers, WorkersAndManagers};
 
 /// Prints the running managers, and the consumers that each group has seen. Fails if the list lacks a topic.
-pub(crate) async fn workers(relay: &Relay, output: &Output) -> Result<(), CliError> {
-    let found = relay.workers().await?;
+pub(crate) async fn workers(client: &Client, output: &Output) -> Result<(), CliError> {
+    let found: WorkersAndManagers = client.get(&["workers"]).answer().await?;
     let WorkersAndManagers { managers, list } = &found;
     let ended = complete(&list.missing);
     let mut rows = Rows::new([

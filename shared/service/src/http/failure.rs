@@ -1,5 +1,7 @@
 //! Converts failures of the broker to problems.
 
+use std::fmt::Display;
+
 use lisa_core::broker::{Broker, BrokerError};
 use lisa_core::misspelling::suggest_topic;
 use lisa_core::redis::ConnectionErrorKind;
@@ -8,6 +10,12 @@ use super::auth::may_read;
 use super::problem::{Problem, ProblemCode};
 
 impl Problem {
+    /// Converts a failure that is not the fault of the request, and logs it.
+    pub fn internal(error: &dyn Display) -> Self {
+        tracing::error!(%error, "request failed");
+        Self::new(ProblemCode::Internal, error.to_string())
+    }
+
     /// Converts a failure of the broker. One about an unknown topic suggests the nearest known topic, if the client may read.
     pub fn suggesting_topic(error: BrokerError, broker: &Broker) -> Self {
         match &error {
@@ -20,7 +28,7 @@ impl Problem {
     }
 }
 
-/// Converts a failure of the broker. Logs it if it is internal.
+/// Converts a failure of the broker.
 impl From<BrokerError> for Problem {
     fn from(error: BrokerError) -> Self {
         let code = match &error {
@@ -41,11 +49,8 @@ impl From<BrokerError> for Problem {
                     false => ProblemCode::Unavailable,
                 }
             }
-            _ => ProblemCode::Internal,
+            _ => return Self::internal(&error),
         };
-        if code == ProblemCode::Internal {
-            tracing::error!(%error, "request failed");
-        }
         Self::new(code, error.to_string())
     }
 }

@@ -1,0 +1,230 @@
+//! Sends requests to a running manager, with a token, and reads its responses within bounds.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lisa_core::secret::Secret;
+use lisa_core::small_file;
+use lisa_service::http::auth::Scope;
+use lisa_service::role::StartError;
+use reqwest::header::{AUTHORIZATION, HeaderValue};
+use reqwest::{Request, StatusCode, redirect};
+
+use crate::cli::error::{CliError, Refusal};
+use crate::cli::manager_url::ManagerUrl;
+
+/// The environment variable that names a file with the token, if `--token-file` does not.
+const TOKEN_FILE: &str = "LISA_TOKEN_FILE";
+/// The environment variable that holds the token, if no file is named.
+const TOKEN: &str = "LISA_TOKEN";
+/// The largest token file, in bytes.
+const MAX_TOKEN: u64 = 4096;
+/// The largest response that is read, in bytes: a message with the largest payload, escaped.
+const MAX_ANSWER: usize = 64 << 20;
+/// The largest body of a refusal that is read, in bytes.
+const MAX_PROBLEM: usize = 64 << 10;
+/// The largest number of values in a response. A parsed value takes far more memory than its text.
+const MAX_VALUES: usize = 500_000;
+
+/// A token, and the place that it was read from.
+struct Token {
+    header: HeaderValue,
+    from: String,
+}
+
+/// A running manager.
+pub(super) struct Remote {
+    http: reqwest::Client,
+    pub(super) url: ManagerUrl,
+    token: Option<Token>,
+    /// The time limit of a usual call.
+    pub(super) timeout: Duration,
+}
+
+impl Remote {
+    /// Creates a client. Does not connect yet. Connecting times out after `timeout`.
+    pub(super) fn new(
+        url: ManagerUrl,
+        token_file: Option<PathBuf>,
+        timeout: Duration,
+    ) -> Result<Self, CliError> {
+        // The crypto provider is per process, and the first one wins.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut builder = reqwest::Client::builder()
+            .user_agent(concat!("lisa-manager/", env!("CARGO_PKG_VERSION")))
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .connect_timeout(timeout);
+        if !url.is_https() {
+            // A small container without root certificates can still use http.
+            builder = builder.tls_certs_only([]);
+        }
+        let http = builder
+            .build()
+            .map_err(|error| StartError::Refused(format!("cannot use HTTPS: {}", chain(error))))?;
+        Ok(Self {
+            http,
+            url,
+            token: token(token_file)?,
+            timeout,
+        })
+    }
+
+    fn unavailable(&self, why: &str) -> CliError {
+        let text = format!("no manager answers at {}: {why}", self.url);
+        CliError::Start(StartError::Unavailable(text))
+    }
+
+    /// Sends a request, and reads its response.
+    ///
+    /// # Errors
+    /// There is no response in time, or it is too large.
+    pub(super) async fn send(
+        &self,
+        mut request: Request,
+        within: Duration,
+    ) -> Result<(StatusCode, Vec<u8>), CliError> {
+        if let Some(token) = &self.token {
+            let headers = request.headers_mut();
+            headers.insert(AUTHORIZATION, token.header.clone());
+        }
+        *request.timeout_mut() = Some(within);
+        let failed = |error: reqwest::Error| {
+            let why = match error.is_timeout() {
+                true => "no response within the time limit".to_owned(),
+                false => chain(error),
+            };
+            self.unavailable(&why)
+        };
+        let mut response = self.http.execute(request).await.map_err(failed)?;
+        let status = response.status();
+        let too_much =
+            |what: String| CliError::Failed(format!("manager at {}: response {what}", self.url));
+        let most = match status.is_success() {
+            true => MAX_ANSWER,
+            false => MAX_PROBLEM,
+        };
+        let (mut body, mut values) = (Vec::new(), Values::default());
+        while let Some(part) = response.chunk().await.map_err(failed)? {
+            if body.len() + part.len() > most {
+                return Err(too_much(format!("larger than {} KiB", most >> 10)));
+            }
+            values.count(&part);
+            if values.count > MAX_VALUES {
+                return Err(too_much(format!("with more than {MAX_VALUES} values")));
+            }
+            body.extend_from_slice(&part);
+        }
+        Ok((status, body))
+    }
+
+    /// Explains a refusal whose cause is the way to the manager: its token, its host, or something else that answers there.
+    pub(super) fn explain(&self, scope: Scope, refusal: &Refusal) -> Option<String> {
+        let (url, scope) = (&self.url, scope.as_str());
+        let said = match (refusal.code(), &self.token) {
+            ("unauthorized", None) => {
+                format!(
+                    "it requires a token: name a file with one that has the scope {scope} with --token-file"
+                )
+            }
+            ("unauthorized", Some(token)) => format!(
+                "it does not know the token {}: name a file with one that has the scope {scope} with --token-file",
+                token.from
+            ),
+            ("forbidden", Some(token)) => {
+                format!("the token {} lacks the scope {scope}", token.from)
+            }
+            ("host_not_allowed", _) => format!(
+                "{}; add \"{}\" to auth.allowed_hosts of that manager, or name it by its IP address",
+                refusal.detail(),
+                url.host()
+            ),
+            ("", _) => "no reason given; is it a manager of Lisa?".to_owned(),
+            _ => return None,
+        };
+        Some(format!("manager at {url}: {}: {said}", refusal.status()))
+    }
+}
+
+/// Counts the values of a JSON text that arrives in parts: each follows a comma or an opening bracket.
+#[derive(Default)]
+struct Values {
+    count: usize,
+    in_string: bool,
+    is_escaped: bool,
+}
+
+impl Values {
+    fn count(&mut self, part: &[u8]) {
+        for byte in part {
+            match (self.in_string, byte) {
+                (true, _) if std::mem::take(&mut self.is_escaped) => {}
+                (true, b'\\') => self.is_escaped = true,
+                (_, b'"') => self.in_string = !self.in_string,
+                (false, b',' | b'[' | b'{') => self.count += 1,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Reads the token from the file, or from the environment.
+fn token(file: Option<PathBuf>) -> Result<Option<Token>, CliError> {
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let file = file.or_else(|| variable(TOKEN_FILE).map(PathBuf::from));
+    let (token, from) = match file {
+        Some(file) => {
+            let from = format!("in {}", file.display());
+            let read = small_file::read(&file, MAX_TOKEN);
+            let read = read.map_err(|error| {
+                StartError::Refused(format!("cannot read the token {from}: {error}"))
+            })?;
+            (String::from_utf8_lossy(&read).into_owned(), from)
+        }
+        None => match variable(TOKEN) {
+            Some(token) => (token, format!("in {TOKEN}")),
+            None => return Ok(None),
+        },
+    };
+    let token = Secret::from(token.trim());
+    let header = format!("Bearer {}", token.expose());
+    match HeaderValue::try_from(header) {
+        Ok(mut header) if !token.expose().is_empty() => {
+            header.set_sensitive(true);
+            Ok(Some(Token { header, from }))
+        }
+        _ => {
+            let text = format!("the token {from} must be one line of visible ASCII characters");
+            Err(StartError::Refused(text).into())
+        }
+    }
+}
+
+/// Joins an error and its causes on one line, without the URL.
+fn chain(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        let _ = write!(text, ": {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_values_of_a_response_are_counted_wherever_it_is_cut() {
+        let text = br#"{"a": [1, 2, {"b,[": "\"{,\\"}], "c": []}"#;
+        for size in 1..=text.len() {
+            let mut values = Values::default();
+            text.chunks(size).for_each(|part| values.count(part));
+            // Three commas, and four brackets.
+            assert_eq!(values.count, 7, "in parts of {size}");
+        }
+    }
+}
