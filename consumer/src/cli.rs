@@ -332,7 +332,7 @@ async fn gateway(runtime: &Runtime) -> Result<Option<Gateway>, StartError> {
         None => gateway,
     };
     let (router, description) = gateway.routes(&runtime.tokens);
-    let router = lisa_producer::http::with_description(router, &description, &runtime.tokens);
+    let router = lisa_service::http::with_description(router, &description, &runtime.tokens);
     runtime
         .listen_as("gateway http", wanted.listen, router)
         .await?;

@@ -206,7 +206,7 @@ impl Gateway {
             true => settle.route_layer(tokens.require(Scope::Receive)),
             false => settle,
         };
-        let (router, description) = OpenApiRouter::with_openapi(lisa_producer::http::describe())
+        let (router, description) = OpenApiRouter::with_openapi(lisa_service::http::describe())
             .merge(pull)
             .merge(settle)
             .with_state(self.clone())

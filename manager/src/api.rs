@@ -15,7 +15,6 @@ mod groups;
 mod history;
 mod jobs;
 mod keys;
-mod query;
 mod schedules;
 mod topics;
 
@@ -26,11 +25,10 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use lisa_core::broker::{Broker, BrokerError, TopicHandle};
 use lisa_core::topic::{Group, Topic};
-use lisa_producer::http::describe;
 use lisa_service::config::Config;
 use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
-use lisa_service::http::{Problem, ProblemCode, Reads};
+use lisa_service::http::{GroupPath, Problem, ProblemCode, Reads, describe};
 use lisa_service::shutdown::Shutdown;
 use tokio::sync::Notify;
 use utoipa::openapi::OpenApi;
@@ -211,6 +209,13 @@ impl Api {
             AllTopicsError::Broker(error) => self.refused(error).await,
             AllTopicsError::Unanswered => Problem::new(ProblemCode::Unavailable, error.to_string()),
         }
+    }
+
+    /// Finds a topic and one of its groups.
+    async fn find(&self, path: &GroupPath) -> Result<(Arc<TopicHandle>, Group), Problem> {
+        let topic = self.topic(&path.topic).await?;
+        let group = Self::group(&topic, &path.group)?.clone();
+        Ok((topic, group))
     }
 
     /// Finds a group of a topic by its name in the path.

@@ -127,5 +127,5 @@ fn router_with(
         router = router.merge(routes);
         description.merge(of_gateway);
     }
-    lisa_producer::http::with_description(router, &description, &runtime.tokens)
+    lisa_service::http::with_description(router, &description, &runtime.tokens)
 }

@@ -6,15 +6,12 @@
 mod answer;
 mod batch;
 mod by_key;
-mod description;
 pub(crate) mod headers;
 mod message;
 
 use std::time::Duration;
 
 pub use answer::{problem, standing};
-pub use description::{describe, with_description};
-pub use headers::header_name;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
@@ -24,6 +21,7 @@ use lisa_service::http::auth::{Scope, TokenSet, may_read};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::share::Client;
 use lisa_service::http::{Problem, ProblemCode, ReadSlot, Reads, Unread};
+use lisa_service::http::{describe, with_description};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

@@ -48,15 +48,15 @@ struct SettleItem<'a> {
     ack: Option<bool>,
     /// Report a failed attempt.
     #[serde(borrow)]
-    #[schema(value_type = super::settle::Retry, required = false)]
+    #[schema(value_type = super::settle::RetryOptions, required = false)]
     retry: Option<&'a RawValue>,
     /// Deliver it again later, without counting an attempt.
     #[serde(borrow)]
-    #[schema(value_type = super::settle::Defer, required = false)]
+    #[schema(value_type = super::settle::DeferOptions, required = false)]
     defer: Option<&'a RawValue>,
     /// Move the message to garbage (dead letters).
     #[serde(borrow)]
-    #[schema(value_type = super::settle::Reject, required = false)]
+    #[schema(value_type = super::settle::RejectOptions, required = false)]
     reject: Option<&'a RawValue>,
 }
 

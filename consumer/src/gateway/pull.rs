@@ -15,7 +15,7 @@ use lisa_core::fields::Reader;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::http::batch::names;
 use lisa_service::http::body::read_limited;
-use lisa_service::http::{Problem, ProblemCode, ends_with_client, read_fields};
+use lisa_service::http::{GroupPath, Problem, ProblemCode, ends_with_client, read_fields};
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until};
 use utoipa::ToSchema;
@@ -39,16 +39,16 @@ const MAX_LEASE: Duration = Duration::from_hours(12);
 const MAX_NAME: usize = 100;
 
 fields! {
-    /// The options of a pull.
+    /// The options of a pull. All fields are optional, and so is the body.
     #[derive(Clone, Debug)]
-    pub(super) struct PullOptions, check = named {
+    pub(super) struct PullOptions, schema = "Pull", check = named {
         /// The maximum number of deliveries.
         max: usize = 1, in 1..=MAX_BATCH;
         /// The time to wait for the first message.
         wait: Duration = Duration::ZERO, in Duration::ZERO..=MAX_WAIT;
-        /// The lease of each delivery. By default, that of the topic.
+        /// The lease (visibility timeout) of each delivery. By default, that of the topic.
         lease: Option<Duration> = None, in MIN_LEASE..=MAX_LEASE;
-        /// The name of the worker, for the log and the list of workers.
+        /// The name of the worker, 1 to 100 bytes without control characters. The manager lists it among the workers, and the gateway logs it at level `debug`.
         consumer: Option<String> = None;
     }
 }
@@ -64,31 +64,12 @@ fn named(options: &PullOptions, from: &mut impl Reader) {
 }
 
 fields! {
-    /// The lease that a client asks for.
+    /// The new lease. The body is optional.
     #[derive(Clone, Debug)]
-    pub(super) struct LeaseOptions {
-        /// The lease, from now on. By default, that of the topic.
+    pub(super) struct LeaseOptions, schema = "Extend" {
+        /// The lease (visibility timeout) from now on. By default, that of the topic.
         lease: Option<Duration> = None, in MIN_LEASE..=MAX_LEASE;
     }
-}
-
-/// The options of a pull. All fields are optional, and so is the body.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "only describes the body")]
-struct Pull {
-    /// The maximum number of deliveries. Default: 1.
-    #[schema(required = false, minimum = 1, maximum = 200)]
-    max: u32,
-    /// The time to wait for the first message, at most `30s`. Default: `0s`.
-    #[schema(required = false)]
-    wait: String,
-    /// The lease (visibility timeout) of each delivery, `1s` to `12h`. By default, that of the topic.
-    #[schema(required = false)]
-    lease: String,
-    /// The name of the worker, 1 to 100 bytes without control characters. The manager lists it among the workers, and the gateway logs it at level `debug`.
-    #[schema(required = false)]
-    consumer: String,
 }
 
 /// The deliveries of a pull.
@@ -110,8 +91,8 @@ struct Payload(Vec<u8>);
 /// message: its payload as the body, and everything else in headers.
 #[utoipa::path(
     post, operation_id = "pull_messages", path = "/v1/topics/{topic}/groups/{group}/pull", tag = "deliveries",
-    request_body(content = Option<Pull>, description = "The options"),
-    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
+    request_body(content = Option<PullOptions>, description = "The options"),
+    params(GroupPath),
     responses(
         (status = 200, description = "The deliveries, or the payload of one", content((Deliveries<'static> = "application/json"), (inline(Payload) = "application/octet-stream"))),
         (status = 204, description = "No message became ready in time; only with `Accept: application/octet-stream`"),
@@ -122,7 +103,7 @@ struct Payload(Vec<u8>);
 )]
 pub(super) async fn pull(
     State(gateway): State<Gateway>,
-    Path((topic, group)): Path<(String, String)>,
+    Path(GroupPath { topic, group }): Path<GroupPath>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {

@@ -34,32 +34,32 @@ use crate::worker::deliver::verdict;
 const MAX_BODY: usize = 16 * 1024;
 
 fields! {
-    /// The details of a failure.
+    /// The details of a failure. All are optional, and so is the body.
     #[derive(Clone, Debug)]
-    pub(super) struct RetryOptions {
-        /// The time until the next attempt. By default, as the retry policy says.
+    pub(super) struct RetryOptions, schema = "Retry" {
+        /// The time until the next attempt, such as `30s`. By default, as the retry policy says.
         after: Option<Duration> = None;
-        /// The error.
+        /// The error; 1 KiB of it is kept.
         error: Option<String> = None;
     }
 }
 
 fields! {
-    /// The time of a deferred delivery.
+    /// When to deliver again: exactly one of the two.
     #[derive(Clone, Debug)]
-    pub(super) struct DeferOptions, check = one_time {
-        /// The time until it is delivered again.
+    pub(super) struct DeferOptions, schema = "Defer", check = one_time {
+        /// The time from now, such as `30s`.
         after: Option<Duration> = None;
-        /// The time at which it is delivered again.
+        /// The time; a past time means now.
         until: Option<UnixMs> = None;
     }
 }
 
 fields! {
-    /// The details of a rejection.
+    /// The details of a rejection. The body is optional.
     #[derive(Clone, Debug)]
-    pub(super) struct RejectOptions {
-        /// The error.
+    pub(super) struct RejectOptions, schema = "Reject" {
+        /// The error; 1 KiB of it is kept.
         error: Option<String> = None;
     }
 }
@@ -106,52 +106,6 @@ impl From<RejectOptions> for Outcome {
     fn from(RejectOptions { error }: RejectOptions) -> Self {
         Self::reject(error.unwrap_or_else(|| "rejected by its worker".to_owned()))
     }
-}
-
-/// The details of a failure. All are optional, and so is the body.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "only describes the body")]
-pub(super) struct Retry {
-    /// The time until the next attempt: `30s`. By default, as the retry policy says.
-    #[schema(required = false)]
-    after: String,
-    /// The error; 1 KiB of it is kept.
-    #[schema(required = false)]
-    error: String,
-}
-
-/// When to deliver again: exactly one of the two.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "only describes the body")]
-pub(super) struct Defer {
-    /// The time from now: `30s`.
-    #[schema(required = false)]
-    after: String,
-    /// The time, RFC 3339; a past time means now.
-    #[schema(required = false)]
-    until: String,
-}
-
-/// The details of a rejection. The body is optional.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "only describes the body")]
-pub(super) struct Reject {
-    /// The error; 1 KiB of it is kept.
-    #[schema(required = false)]
-    error: String,
-}
-
-/// The new lease. The body is optional.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "only describes the body")]
-pub(super) struct Extend {
-    /// The lease (visibility timeout) from now on, `1s` to `12h`. By default, that of the topic.
-    #[schema(required = false)]
-    lease: String,
 }
 
 /// The outcome of a delivery.
@@ -226,7 +180,7 @@ pub(super) async fn ack(
 #[utoipa::path(
     post, operation_id = "retry_delivery", path = "/v1/deliveries/{token}/retry", tag = "deliveries",
     params(("token" = String, Path, description = "The token of the delivery")),
-    request_body(content = Option<Retry>, description = "The details"),
+    request_body(content = Option<RetryOptions>, description = "The details"),
     responses(
         (status = 200, description = "Retried, or in garbage", body = Ended),
         (status = 401, description = "invalid_delivery_token: the token in the path is not one of a delivery of this relay"),
@@ -248,7 +202,7 @@ pub(super) async fn retry(
 #[utoipa::path(
     post, operation_id = "defer_delivery", path = "/v1/deliveries/{token}/defer", tag = "deliveries",
     params(("token" = String, Path, description = "The token of the delivery")),
-    request_body(content = Defer, description = "The time"),
+    request_body(content = DeferOptions, description = "The time"),
     responses(
         (status = 200, description = "Deferred", body = Ended),
         (status = 401, description = "invalid_delivery_token: the token in the path is not one of a delivery of this relay"),
@@ -270,7 +224,7 @@ pub(super) async fn defer(
 #[utoipa::path(
     post, operation_id = "reject_delivery", path = "/v1/deliveries/{token}/reject", tag = "deliveries",
     params(("token" = String, Path, description = "The token of the delivery")),
-    request_body(content = Option<Reject>, description = "The details"),
+    request_body(content = Option<RejectOptions>, description = "The details"),
     responses(
         (status = 200, description = "In garbage", body = Ended),
         (status = 401, description = "invalid_delivery_token: the token in the path is not one of a delivery of this relay"),
@@ -292,7 +246,7 @@ pub(super) async fn reject(
 #[utoipa::path(
     post, operation_id = "extend_delivery", path = "/v1/deliveries/{token}/extend", tag = "deliveries",
     params(("token" = String, Path, description = "The token of the delivery")),
-    request_body(content = Option<Extend>, description = "The lease"),
+    request_body(content = Option<LeaseOptions>, description = "The lease"),
     responses(
         (status = 200, description = "Extended", body = Ended),
         (status = 401, description = "invalid_delivery_token: the token in the path is not one of a delivery of this relay"),

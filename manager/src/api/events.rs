@@ -5,11 +5,11 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, State as With};
 use lisa_core::broker::{EventCursor, TailOptions, TailStart};
-use lisa_service::http::{Problem, ends_with_client};
-use serde::Deserialize;
+use lisa_core::fields;
+use lisa_core::time::UnixMs;
+use lisa_service::http::{Problem, Query, TopicPath, ends_with_client};
 use tokio::time::{Instant, sleep};
 
-use super::query::{Fields, duration, value};
 use super::{Api, invalid};
 use crate::operations::events::{EventPage, MAX_CURSOR, MAX_WAIT, line};
 
@@ -18,55 +18,49 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The shortest part of a stream in a cursor, in bytes, once the stream has an entry.
 const SHORTEST: usize = "0..1700000000000-0.1.0".len();
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct EventsQuery {
-    group: Option<String>,
-    #[serde(default)]
-    failures: bool,
-    since: Option<String>,
-    cursor: Option<String>,
-    wait: Option<String>,
+fields! {
+    #[derive(Clone, Debug)]
+    pub(super) struct EventsQuery, query {
+        /// Only events of this group.
+        group: Option<String> = None;
+        /// True to omit messages that become ready.
+        failures: bool = false;
+        /// Without a cursor: start with the kept failures at or after this time.
+        since: Option<UnixMs> = None;
+        /// `next` of the previous response, with the same other parameters. Up to 6,000 bytes.
+        cursor: Option<EventCursor> = None;
+        /// The longest time to wait for an event.
+        wait: Duration = Duration::ZERO, in Duration::ZERO..=MAX_WAIT;
+    }
 }
 
 /// Returns the messages of a topic that become ready, and failed attempts. Payloads are not included.
 ///
 /// The first request returns a cursor. Each further request returns up to about 1,000 events that follow its cursor, or waits for them. Messages that become ready and are settled before they are read are only counted.
 #[utoipa::path(get, operation_id = "list_events", path = "/v1/topics/{topic}/events", tag = "topics",
-    params(("topic" = String, Path, description = "The topic"),
-        ("group" = Option<String>, Query, description = "Only events of this group"),
-        ("failures" = Option<bool>, Query, description = "True to omit messages that become ready"),
-        ("since" = Option<String>, Query, description = "Without a cursor: start with the kept failures at or after this time (RFC 3339)"),
-        ("cursor" = Option<String>, Query, max_length = 6000, description = "`next` of the previous response, with the same other parameters"),
-        ("wait" = Option<String>, Query, description = "The longest time to wait for an event, up to `20s`. Default: `0s`")),
+    params(TopicPath, EventsQuery),
     responses((status = 200, description = "The events, and the cursor of those that follow", body = EventPage), (status = 404, description = "unknown_topic, or not_found: no such group"),
         (status = 503, description = "unavailable: Redis does not answer, the server is shutting down, 16 such requests are running, or 4 of this client; retry later")))]
 pub(super) async fn list(
     With(api): With<Api>,
-    Path(topic): Path<String>,
-    Fields(query): Fields<EventsQuery>,
+    Path(path): Path<TopicPath>,
+    Query(mut query): Query<EventsQuery>,
 ) -> Result<Json<EventPage>, Problem> {
-    let wait = duration("wait", query.wait.as_ref())?.unwrap_or_default();
-    if wait > MAX_WAIT {
-        return Err(invalid("wait", &"must be at most 20s"));
-    }
-    let since = value("since", query.since.as_ref())?;
-    let mut cursor = value::<EventCursor>("cursor", query.cursor.as_ref())?;
-    let name = topic;
-    let until = Instant::now() + wait;
-    if !wait.is_zero() {
+    let mut cursor = query.cursor.take();
+    let until = Instant::now() + query.wait;
+    if !query.wait.is_zero() {
         // It occupies one of few slots.
         ends_with_client();
     }
     let is_first = cursor.is_none();
     loop {
         // The topic may have new groups and shards.
-        let topic = api.topic(&name).await?;
+        let topic = api.topic(&path.topic).await?;
         let group = query.group.as_deref().map(|name| Api::group(&topic, name));
         let options = TailOptions {
             group: group.transpose()?.cloned(),
             ready: !query.failures,
-            start: since.map_or(TailStart::Now, TailStart::Since),
+            start: query.since.map_or(TailStart::Now, TailStart::Since),
         };
         // Not after reads that are then in vain.
         if options.streams(&topic) * SHORTEST > MAX_CURSOR {

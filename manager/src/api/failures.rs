@@ -2,24 +2,27 @@
 
 use axum::Json;
 use axum::extract::{Path, State as With};
-use lisa_core::broker::{FAILURES_KEPT, Failure, FailureFilter};
-use lisa_service::http::Problem;
-use serde::{Deserialize, Serialize};
+use lisa_core::broker::{FAILURES_KEPT, Failure, FailureCursor, FailureFilter};
+use lisa_core::fields;
+use lisa_core::time::UnixMs;
+use lisa_service::http::{Problem, Query, TopicPath};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::Api;
-use super::query::{Fields, limit, value};
 
-/// Failures per page by default.
-const DEFAULT_LIMIT: usize = 100;
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FailuresQuery {
-    group: Option<String>,
-    since: Option<String>,
-    limit: Option<usize>,
-    cursor: Option<String>,
+fields! {
+    #[derive(Clone, Debug)]
+    pub(super) struct FailuresQuery, query {
+        /// Only failures of this group.
+        group: Option<String> = None;
+        /// Only failures at or after this time.
+        since: Option<UnixMs> = None;
+        /// Failures per page.
+        limit: usize = 100, in 1..=FAILURES_KEPT;
+        /// `next` of the previous page, with the same other parameters.
+        cursor: Option<FailureCursor> = None;
+    }
 }
 
 /// A page of failed attempts, newest first.
@@ -32,29 +35,23 @@ pub(super) struct FailurePage {
 
 /// Lists the newest failed attempts of a topic, newest first. About 1,000 are kept on each shard, for all groups together. A
 /// message that expires without a failed attempt is not listed.
-#[utoipa::path(get, operation_id = "list_failures", path = "/v1/topics/{topic}/failures", tag = "topics",
-    params(("topic" = String, Path, description = "The topic"),
-        ("group" = Option<String>, Query, description = "Only failures of this group"),
-        ("since" = Option<String>, Query, description = "Only failures at or after this time (RFC 3339)"),
-        ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description = "Failures per page, 1 to 1000, default 100"),
-        ("cursor" = Option<String>, Query, description = "`next` of the previous page, with the same other parameters")),
+#[utoipa::path(get, operation_id = "list_failures", path = "/v1/topics/{topic}/failures", tag = "topics", params(TopicPath, FailuresQuery),
     responses((status = 200, description = "A page of failures; `next` is null on the last page", body = FailurePage), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn list(
     With(api): With<Api>,
-    Path(topic): Path<String>,
-    Fields(query): Fields<FailuresQuery>,
+    Path(path): Path<TopicPath>,
+    Query(query): Query<FailuresQuery>,
 ) -> Result<Json<FailurePage>, Problem> {
-    let limit = limit(query.limit, DEFAULT_LIMIT, FAILURES_KEPT)?;
-    let since = value("since", query.since.as_ref())?;
-    let cursor = value("cursor", query.cursor.as_ref())?;
-    let topic = api.topic(&topic).await?;
+    let topic = api.topic(&path.topic).await?;
     let group = query.group.as_deref().map(|name| Api::group(&topic, name));
     let filter = FailureFilter {
         group: group.transpose()?,
-        since,
+        since: query.since,
     };
-    let found = api.broker.failures(&topic, filter, cursor, limit).await;
-    let (failures, next) = found?;
+    let found = api
+        .broker
+        .failures(&topic, filter, query.cursor, query.limit);
+    let (failures, next) = found.await?;
     let next = next.map(|cursor| cursor.to_string());
     Ok(Json(FailurePage { failures, next }))
 }

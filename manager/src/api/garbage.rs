@@ -7,8 +7,7 @@ use lisa_core::fields;
 use lisa_core::fields::Reader;
 use lisa_core::message::MessageId;
 use lisa_service::http::body::read_limited;
-use lisa_service::http::{Problem, read_fields};
-use utoipa::ToSchema;
+use lisa_service::http::{GroupPath, Problem, read_fields};
 
 use super::Api;
 use crate::operations::audit;
@@ -18,27 +17,10 @@ use crate::operations::garbage::{self, Selection, Swept, Verb};
 /// The largest request body in bytes: room for 10,000 ids of the maximum length.
 const MAX_BODY: usize = 1024 * 1024;
 
-/// The messages in garbage to handle: either `ids` or `all`.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = GarbageSelection)]
-#[expect(dead_code, reason = "only describes the body")]
-pub(super) struct Wanted {
-    /// The ids of the messages.
-    #[serde(default)]
-    ids: Vec<MessageId>,
-    /// Selects all messages that are in garbage now.
-    #[serde(default)]
-    all: bool,
-    /// Counts the messages, and changes nothing.
-    #[serde(default)]
-    dry_run: bool,
-}
-
 fields! {
-    /// The fields of a [`Wanted`].
+    /// The messages in garbage to handle: either `ids` or `all`.
     #[derive(Clone, Debug)]
-    struct WantedFields, check = either {
+    struct Wanted, schema = "GarbageSelection", check = either {
         /// The ids of the messages.
         ids: Vec<MessageId> = Vec::new();
         /// Selects all messages that are in garbage now.
@@ -48,7 +30,7 @@ fields! {
     }
 }
 
-fn either(wanted: &WantedFields, from: &mut impl Reader) {
+fn either(wanted: &Wanted, from: &mut impl Reader) {
     if wanted.ids.is_empty() != wanted.all {
         let why = "set either ids or \"all\": true".to_owned();
         from.problem("ids", serde_json::Value::Null, why);
@@ -56,67 +38,68 @@ fn either(wanted: &WantedFields, from: &mut impl Reader) {
 }
 
 /// Requeues messages from garbage (dead letters): delivers them again, with their attempts reset.
-#[utoipa::path(post, operation_id = "requeue_garbage", path = "/v1/topics/{topic}/groups/{group}/garbage/requeue", tag = "garbage",
-    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")), request_body = Wanted,
+#[utoipa::path(post, operation_id = "requeue_garbage", path = "/v1/topics/{topic}/groups/{group}/garbage/requeue", tag = "garbage", params(GroupPath), request_body = Wanted,
     responses((status = 200, description = "The number of messages found and requeued", body = Swept), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn requeue(
     With(api): With<Api>,
-    Path((topic, group)): Path<(String, String)>,
+    Path(path): Path<GroupPath>,
     body: Body,
 ) -> Result<Json<Swept>, Problem> {
-    sweep(&api, &topic, &group, Verb::Requeue, body).await
+    sweep(&api, &path, Verb::Requeue, body).await
 }
 
 /// Permanently removes messages from garbage (dead letters).
-#[utoipa::path(post, operation_id = "purge_garbage", path = "/v1/topics/{topic}/groups/{group}/garbage/purge", tag = "garbage",
-    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")), request_body = Wanted,
+#[utoipa::path(post, operation_id = "purge_garbage", path = "/v1/topics/{topic}/groups/{group}/garbage/purge", tag = "garbage", params(GroupPath), request_body = Wanted,
     responses((status = 200, description = "The number of messages found and purged", body = Swept), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn purge(
     With(api): With<Api>,
-    Path((topic, group)): Path<(String, String)>,
+    Path(path): Path<GroupPath>,
     body: Body,
 ) -> Result<Json<Swept>, Problem> {
-    sweep(&api, &topic, &group, Verb::Purge, body).await
+    sweep(&api, &path, Verb::Purge, body).await
 }
 
 /// Groups the errors in garbage (dead letters) that differ only in numbers, ids and quoted text. It reads the newest 5,000
 /// messages.
-#[utoipa::path(get, operation_id = "list_garbage_errors", path = "/v1/topics/{topic}/groups/{group}/garbage/errors", tag = "garbage",
-    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
+#[utoipa::path(get, operation_id = "list_garbage_errors", path = "/v1/topics/{topic}/groups/{group}/garbage/errors", tag = "garbage", params(GroupPath),
     responses((status = 200, description = "The groups of errors, those with the most messages first: of the `newest` of `total` messages", body = ErrorGroups), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn errors(
     With(api): With<Api>,
-    Path((topic, group)): Path<(String, String)>,
+    Path(path): Path<GroupPath>,
 ) -> Result<Json<ErrorGroups>, Problem> {
-    let topic = api.topic(&topic).await?;
-    let group = Api::group(&topic, &group)?;
-    let groups = error_groups::error_groups(&api.broker, &topic, group).await;
+    let (topic, group) = api.find(&path).await?;
+    let groups = error_groups::error_groups(&api.broker, &topic, &group).await;
     groups.map(Json).map_err(Problem::from)
 }
 
 async fn sweep(
     api: &Api,
-    topic: &str,
-    group: &str,
+    path: &GroupPath,
     verb: Verb,
     body: Body,
 ) -> Result<Json<Swept>, Problem> {
-    let topic = api.topic(topic).await?;
-    let group = Api::group(&topic, group)?;
+    let (topic, group) = api.find(path).await?;
     let body = read_limited(body, MAX_BODY, &api.bodies).await?;
-    let wanted: WantedFields = read_fields(&body)?;
+    let wanted: Wanted = read_fields(&body)?;
     let selection = match wanted.all {
         true => Selection::All,
         false => Selection::Ids(wanted.ids),
     };
-    let sweep = garbage::sweep(&api.broker, &topic, group, verb, &selection, wanted.dry_run);
+    let sweep = garbage::sweep(
+        &api.broker,
+        &topic,
+        &group,
+        verb,
+        &selection,
+        wanted.dry_run,
+    );
     let swept = if wanted.dry_run {
         sweep.await
     } else {
         let action = api
             .action(verb.as_str())
             .topic(topic.name())
-            .group(group)
+            .group(&group)
             .details(audit::extent(&selection));
         action.run(sweep, audit::swept).await
     };

@@ -8,8 +8,7 @@ use axum::response::{IntoResponse, Response};
 use lisa_core::fields;
 use lisa_core::fields::Reader;
 use lisa_service::http::body::read_limited;
-use lisa_service::http::{Problem, ProblemCode, read_fields};
-use utoipa::ToSchema;
+use lisa_service::http::{GroupPath, Problem, ProblemCode, read_fields};
 
 use super::{Api, invalid};
 use crate::operations::garbage::{UnknownVerb, Verb};
@@ -21,53 +20,24 @@ use crate::operations::garbage_jobs::{
 /// The largest request body in bytes.
 const MAX_BODY: usize = 4096;
 
-/// A garbage job to start. Without conditions, it takes all messages that are in garbage now.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = NewGarbageJob)]
-#[expect(dead_code, reason = "only describes the body")]
-pub(super) struct Wanted {
-    /// `requeue` or `purge`.
-    verb: String,
-    /// Text in the last error, 1 to 200 characters. `#`, `*` and `…` stand for any text.
-    error: Option<String>,
-    /// The ordering key.
-    key: Option<String>,
-    /// The reason: rejected, exhausted or expired.
-    reason: Option<String>,
-    /// The earliest time at which they moved to garbage, in RFC 3339.
-    from: Option<String>,
-    /// The end of the times at which they moved to garbage, in RFC 3339: they moved before it.
-    to: Option<String>,
-    /// The maximum number of messages to take, from 1.
-    #[schema(minimum = 1)]
-    max: Option<u64>,
-    /// The maximum number of messages to take per second, 1 to 10,000.
-    #[schema(minimum = 1, maximum = 10000)]
-    rate: Option<u32>,
-    /// Counts the matching messages, and starts nothing.
-    #[serde(default)]
-    dry_run: bool,
-}
-
 fields! {
-    /// The fields of a [`Wanted`].
+    /// A garbage job to start. Without conditions, it takes all messages that are in garbage now.
     #[derive(Clone, Debug)]
-    struct WantedFields, check = sound {
-        /// The verb.
+    struct Wanted, schema = "NewGarbageJob", required = verb, check = sound {
+        /// The operation.
         verb: Option<Verb> = None;
-        /// Text in the last error.
+        /// Text in the last error, 1 to 200 characters. `#`, `*` and `…` stand for any text.
         error: Option<String> = None;
         /// The ordering key.
         key: Option<String> = None;
-        /// The reason.
+        /// The reason: rejected, exhausted or expired.
         reason: Option<String> = None;
-        /// The earliest time at which they moved to garbage.
+        /// The earliest time at which they moved to garbage, in RFC 3339.
         from: Option<String> = None;
-        /// The end of these times.
+        /// The end of the times at which they moved to garbage, in RFC 3339: they moved before it.
         to: Option<String> = None;
         /// The maximum number of messages to take.
-        max: Option<u64> = None, in 1..=u64::MAX;
+        max: Option<u64> = None, in 1..;
         /// The maximum number of messages to take per second.
         rate: Option<u32> = None, in 1..=MAX_RATE;
         /// Counts the matching messages, and starts nothing.
@@ -75,13 +45,13 @@ fields! {
     }
 }
 
-fn sound(wanted: &WantedFields, from: &mut impl Reader) {
+fn sound(wanted: &Wanted, from: &mut impl Reader) {
     if let Err(InvalidFilter { field, error }) = wanted.filter().check() {
         from.problem(field, serde_json::Value::Null, error);
     }
 }
 
-impl WantedFields {
+impl Wanted {
     fn filter(&self) -> Filter {
         Filter {
             error: self.error.clone(),
@@ -95,21 +65,19 @@ impl WantedFields {
 
 /// Starts a garbage job: requeues or purges the messages that are in garbage now and match, in batches. With `dry_run`, counts
 /// them.
-#[utoipa::path(post, operation_id = "start_garbage_job", path = "/v1/topics/{topic}/groups/{group}/garbage/jobs", tag = "garbage",
-    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")), request_body = Wanted,
+#[utoipa::path(post, operation_id = "start_garbage_job", path = "/v1/topics/{topic}/groups/{group}/garbage/jobs", tag = "garbage", params(GroupPath), request_body = Wanted,
     responses((status = 200, description = "The number of matching messages, with `dry_run`", body = Counted),
         (status = 202, description = "The job, which a manager runs", body = GarbageJob),
         (status = 404, description = "unknown_topic, or not_found: no such group"),
         (status = 409, description = "busy: 10 garbage jobs are running")))]
 pub(super) async fn start(
     With(api): With<Api>,
-    Path((topic, group)): Path<(String, String)>,
+    Path(path): Path<GroupPath>,
     body: Body,
 ) -> Result<Response, Problem> {
-    let topic = api.topic(&topic).await?;
-    let group = Api::group(&topic, &group)?;
+    let (topic, group) = api.find(&path).await?;
     let body = read_limited(body, MAX_BODY, &api.bodies).await?;
-    let wanted: WantedFields = read_fields(&body)?;
+    let wanted: Wanted = read_fields(&body)?;
     let verb = wanted.verb.ok_or_else(|| invalid("verb", &UnknownVerb))?;
     let new = NewJob {
         verb,
@@ -118,15 +86,15 @@ pub(super) async fn start(
         rate: wanted.rate,
     };
     if wanted.dry_run {
-        let counted = garbage_jobs::count(&api.broker, &topic, group, &new.filter).await;
+        let counted = garbage_jobs::count(&api.broker, &topic, &group, &new.filter).await;
         return Ok(Json(counted.map_err(refused)?).into_response());
     }
     let action = api
         .action(verb.as_str())
         .topic(topic.name())
-        .group(group)
+        .group(&group)
         .details(garbage_jobs::extent(&new));
-    let start = garbage_jobs::start(&api.broker, &topic, group, &new);
+    let start = garbage_jobs::start(&api.broker, &topic, &group, &new);
     let job = action.run(start, garbage_jobs::started).await;
     let job = job.map_err(refused)?;
     api.garbage_jobs_changed.notify_one();

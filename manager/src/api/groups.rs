@@ -4,47 +4,43 @@ use axum::Json;
 use axum::extract::{Path, State as With};
 use axum::http::StatusCode;
 use lisa_core::broker::Retirement;
-use lisa_service::http::Problem;
+use lisa_service::http::{GroupPath, Problem};
 
 use super::Api;
 use crate::operations::audit;
 use crate::operations::groups::{self, GroupPaused, GroupRetired};
 
 /// Pauses a group: messages that become due for it collect in its backlog. Other groups are not affected.
-#[utoipa::path(post, operation_id = "pause_group", path = "/v1/topics/{topic}/groups/{group}/pause", tag = "groups",
-    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
+#[utoipa::path(post, operation_id = "pause_group", path = "/v1/topics/{topic}/groups/{group}/pause", tag = "groups", params(GroupPath),
     responses((status = 200, description = "The new state; `changed` is false if the group was in it already", body = GroupPaused), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn pause(
     With(api): With<Api>,
-    Path((topic, group)): Path<(String, String)>,
+    Path(path): Path<GroupPath>,
 ) -> Result<Json<GroupPaused>, Problem> {
-    set_paused(&api, &topic, &group, true).await
+    set_paused(&api, &path, true).await
 }
 
 /// Resumes a paused group.
-#[utoipa::path(post, operation_id = "resume_group", path = "/v1/topics/{topic}/groups/{group}/resume", tag = "groups",
-    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
+#[utoipa::path(post, operation_id = "resume_group", path = "/v1/topics/{topic}/groups/{group}/resume", tag = "groups", params(GroupPath),
     responses((status = 200, description = "The new state; `changed` is false if the group was in it already", body = GroupPaused), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn resume(
     With(api): With<Api>,
-    Path((topic, group)): Path<(String, String)>,
+    Path(path): Path<GroupPath>,
 ) -> Result<Json<GroupPaused>, Problem> {
-    set_paused(&api, &topic, &group, false).await
+    set_paused(&api, &path, false).await
 }
 
 async fn set_paused(
     api: &Api,
-    topic: &str,
-    group: &str,
+    path: &GroupPath,
     paused: bool,
 ) -> Result<Json<GroupPaused>, Problem> {
-    let topic = api.topic(topic).await?;
-    let group = Api::group(&topic, group)?;
+    let (topic, group) = api.find(path).await?;
     let action = if paused { "pause" } else { "resume" };
-    let action = api.action(action).topic(topic.name()).group(group);
+    let action = api.action(action).topic(topic.name()).group(&group);
     let answer = action
         .run(
-            groups::pause(&api.broker, &topic, group, paused),
+            groups::pause(&api.broker, &topic, &group, paused),
             |answer| audit::changed(answer.changed),
         )
         .await;
@@ -56,52 +52,47 @@ async fn set_paused(
 }
 
 /// Drains a group: it gets no new messages. A manager removes it within a minute after its last message is finished.
-#[utoipa::path(post, operation_id = "drain_group", path = "/v1/topics/{topic}/groups/{group}/drain", tag = "groups",
-    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
+#[utoipa::path(post, operation_id = "drain_group", path = "/v1/topics/{topic}/groups/{group}/drain", tag = "groups", params(GroupPath),
     responses((status = 202, description = "The number of messages it still has", body = GroupRetired),
         (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn drain(
     With(api): With<Api>,
-    Path((topic, group)): Path<(String, String)>,
+    Path(path): Path<GroupPath>,
 ) -> Result<(StatusCode, Json<GroupRetired>), Problem> {
-    retire(&api, &topic, &group, Some(Retirement::Drain)).await
+    retire(&api, &path, Some(Retirement::Drain)).await
 }
 
 /// Permanently drops the messages of a group and removes it. A manager begins within a minute.
-#[utoipa::path(post, operation_id = "drop_group", path = "/v1/topics/{topic}/groups/{group}/drop", tag = "groups",
-    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
+#[utoipa::path(post, operation_id = "drop_group", path = "/v1/topics/{topic}/groups/{group}/drop", tag = "groups", params(GroupPath),
     responses((status = 202, description = "The number of messages it has", body = GroupRetired),
         (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn drop_group(
     With(api): With<Api>,
-    Path((topic, group)): Path<(String, String)>,
+    Path(path): Path<GroupPath>,
 ) -> Result<(StatusCode, Json<GroupRetired>), Problem> {
-    retire(&api, &topic, &group, Some(Retirement::Drop)).await
+    retire(&api, &path, Some(Retirement::Drop)).await
 }
 
 /// Cancels a drain or drop: the group gets messages again, except those dropped or due in the meantime.
-#[utoipa::path(post, operation_id = "keep_group", path = "/v1/topics/{topic}/groups/{group}/keep", tag = "groups",
-    params(("topic" = String, Path, description = "The topic"), ("group" = String, Path, description = "The group")),
+#[utoipa::path(post, operation_id = "keep_group", path = "/v1/topics/{topic}/groups/{group}/keep", tag = "groups", params(GroupPath),
     responses((status = 200, description = "The new state; `changed` is false if the group was in it already", body = GroupRetired), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn keep(
     With(api): With<Api>,
-    Path((topic, group)): Path<(String, String)>,
+    Path(path): Path<GroupPath>,
 ) -> Result<(StatusCode, Json<GroupRetired>), Problem> {
-    retire(&api, &topic, &group, None).await
+    retire(&api, &path, None).await
 }
 
 async fn retire(
     api: &Api,
-    topic: &str,
-    group: &str,
+    path: &GroupPath,
     how: Option<Retirement>,
 ) -> Result<(StatusCode, Json<GroupRetired>), Problem> {
-    let topic = api.topic(topic).await?;
-    let group = Api::group(&topic, group)?;
+    let (topic, group) = api.find(path).await?;
     let word = how.map_or("keep", Retirement::as_str);
-    let action = api.action(word).topic(topic.name()).group(group);
+    let action = api.action(word).topic(topic.name()).group(&group);
     let answer = action
-        .run(groups::retire(&api.broker, &topic, group, how), |answer| {
+        .run(groups::retire(&api.broker, &topic, &group, how), |answer| {
             answer.outcome()
         })
         .await;

@@ -8,14 +8,16 @@ use axum::http::{HeaderMap, HeaderValue};
 use lisa_core::broker::{
     BrokerError, KeyCursor, StoredMessage, TimeRange, TopicHandle, TopicStats,
 };
+use lisa_core::fields;
 use lisa_core::message::{MessageId, OrderingKey};
+use lisa_core::names::words;
 use lisa_core::state::{GarbageReason, State};
+use lisa_core::time::UnixMs;
 use lisa_core::topic::{Topic, TopicSettings};
-use lisa_service::http::{KEY_OF_MESSAGE, Problem};
-use serde::{Deserialize, Serialize};
+use lisa_service::http::{KEY_OF_MESSAGE, MessagePath, Problem, Query, TopicPath};
+use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::query::{Fields, limit, value};
 use super::{Api, invalid, wrong_group};
 use crate::operations::audit;
 use crate::operations::choose_group;
@@ -26,12 +28,8 @@ use crate::operations::messages::{FindError, MessagePage, UNTIMED, find};
 use crate::operations::snapshot::{self, SnapshotList};
 use crate::operations::topics::{self, StatsList, TopicList, TopicPaused, stats_of_all};
 
-/// Messages per page by default.
-const DEFAULT_LIMIT: usize = 100;
 /// The header with the key of a message.
 const KEY: &str = "Lisa-Key";
-/// The most messages per page.
-const MAX_LIMIT: usize = 1000;
 
 /// A topic with its settings, groups and counts.
 #[derive(Debug, Serialize, ToSchema)]
@@ -74,14 +72,13 @@ pub(super) async fn list(With(api): With<Api>) -> Result<Json<TopicList>, Proble
 }
 
 /// Returns a topic with its settings, counts and groups. `configured` is false for a group that the settings do not name.
-#[utoipa::path(get, operation_id = "show_topic", path = "/v1/topics/{topic}", tag = "topics",
-    params(("topic" = String, Path, description = "The topic")),
+#[utoipa::path(get, operation_id = "show_topic", path = "/v1/topics/{topic}", tag = "topics", params(TopicPath),
     responses((status = 200, description = "Settings, groups and counts", body = TopicView), (status = 404, description = "unknown_topic")))]
 pub(super) async fn show(
     With(api): With<Api>,
-    Path(topic): Path<String>,
+    Path(path): Path<TopicPath>,
 ) -> Result<Json<TopicView>, Problem> {
-    let topic = api.topic(&topic).await?;
+    let topic = api.topic(&path.topic).await?;
     let stats = api.broker.stats(&topic).await?;
     Ok(Json(TopicView {
         topic: topic.name().clone(),
@@ -92,98 +89,98 @@ pub(super) async fn show(
     }))
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct PageQuery {
-    key: Option<String>,
-    state: Option<String>,
-    group: Option<String>,
-    error: Option<String>,
-    reason: Option<String>,
-    from: Option<String>,
-    to: Option<String>,
-    order: Option<Order>,
-    limit: Option<usize>,
-    cursor: Option<String>,
+fields! {
+    #[derive(Clone, Debug)]
+    pub(super) struct PageQuery, query {
+        /// Instead of `state` and `group`: all messages of this ordering key, each in its state in the first group that still has it; the topic needs key_index. With `state=garbage`: only messages of this key; the topic needs no index.
+        key: Option<OrderingKey> = None;
+        /// The state. By default, waiting.
+        state: Option<State> = None;
+        /// The group; required if the topic has several, except for waiting messages.
+        group: Option<String> = None;
+        /// With `state=garbage`: only messages with this text in their last error, 1 to 200 characters; `#`, `*` and `…` stand for any text. With `error`, `reason` or `key`, each page examines up to 5,000 messages, so it may be short or empty and still have a `next`.
+        error: Option<String> = None;
+        /// With `state=garbage`: only messages with this reason.
+        reason: Option<GarbageReason> = None;
+        /// Only messages whose time is at or after this one: the due time of waiting messages, the next attempt of those in retry, and the time at which others went to garbage.
+        from: Option<UnixMs> = None;
+        /// Only messages whose time is before this one.
+        to: Option<UnixMs> = None;
+        /// The order by that time within each shard. Like `from` and `to`, only for waiting, retry and garbage.
+        order: Order = Order::Oldest;
+        /// Messages per page.
+        limit: usize = 100, in 1..=1000;
+        /// `next` of the previous page, with the same other parameters. A page of waiting, retry or garbage continues after the last message, even if other messages have moved in the meantime.
+        cursor: Option<String> = None;
+    }
 }
 
-/// The order of messages by their times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Order {
-    Oldest,
-    Newest,
-}
+words!(
+    /// The order of messages by their times.
+    Order, "order", {
+        /// The oldest first.
+        Oldest = "oldest",
+        /// The newest first.
+        Newest = "newest",
+    }
+);
 
 impl PageQuery {
     /// Returns the range of times to list.
-    fn range(&self) -> Result<TimeRange, Problem> {
-        Ok(TimeRange {
-            from: value("from", self.from.as_ref())?,
-            to: value("to", self.to.as_ref())?,
-            newest_first: self.order == Some(Order::Newest),
-        })
+    fn range(&self) -> TimeRange {
+        TimeRange {
+            from: self.from,
+            to: self.to,
+            newest_first: self.order == Order::Newest,
+        }
     }
 
     /// Returns the filter of garbage, if there is one.
     fn garbage_filter(&self) -> Result<Option<Filter>, Problem> {
-        let is_garbage = self.state.as_deref() == Some(State::Garbage.as_str());
-        for (field, value) in [("error", &self.error), ("reason", &self.reason)] {
-            if value.is_some() && !is_garbage {
+        let is_garbage = self.state == Some(State::Garbage);
+        let (has_error, has_reason) = (self.error.is_some(), self.reason.is_some());
+        for (field, is_set) in [("error", has_error), ("reason", has_reason)] {
+            if is_set && !is_garbage {
                 return Err(invalid(field, &"is only for state=garbage"));
             }
         }
-        let has_filter = self.error.is_some() || self.reason.is_some() || self.key.is_some();
+        let has_filter = has_error || has_reason || self.key.is_some();
         Ok((is_garbage && has_filter).then(|| Filter {
             error: self.error.clone(),
-            key: self.key.clone(),
-            reason: self.reason.clone(),
-            from: self.from.clone(),
-            to: self.to.clone(),
+            key: self.key.as_ref().map(|key| key.as_str().to_owned()),
+            reason: self.reason.map(|reason| reason.as_str().to_owned()),
+            from: self.from.map(|from| from.to_string()),
+            to: self.to.map(|to| to.to_string()),
         }))
     }
 }
 
 /// Lists messages of one state, or of one ordering key, a page at a time. Garbage can be filtered.
-#[utoipa::path(get, operation_id = "list_messages", path = "/v1/topics/{topic}/messages", tag = "messages",
-    params(("topic" = String, Path, description = "The topic"),
-        ("state" = Option<State>, Query, description = "State; by default waiting"),
-        ("group" = Option<String>, Query, description = "Group; required if the topic has several, except for waiting messages"),
-        ("key" = Option<String>, Query, description = "Instead of `state` and `group`: all messages of this ordering key, each in its state in the first group that still has it; the topic needs key_index. With `state=garbage`: only messages of this key; the topic needs no index"),
-        ("error" = Option<String>, Query, description = "With `state=garbage`: only messages with this text in their last error, 1 to 200 characters; `#`, `*` and `…` stand for any text. With `error`, `reason` or `key`, each page examines up to 5,000 messages, so it may be short or empty and still have a `next`"),
-        ("reason" = Option<GarbageReason>, Query, description = "With `state=garbage`: only messages with this reason"),
-        ("from" = Option<String>, Query, description = "Only messages whose time is at or after this one (RFC 3339): the due time of waiting messages, the next attempt of those in retry, and the time at which others went to garbage"),
-        ("to" = Option<String>, Query, description = "Only messages whose time is before this one"),
-        ("order" = inline(Option<Order>), Query, description = "Order by that time within each shard; by default the oldest first. Like `from` and `to`, only for waiting, retry and garbage"),
-        ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description = "Messages per page, 1 to 1000, default 100"),
-        ("cursor" = Option<String>, Query, description = "`next` of the previous page, with the same other parameters. A page of waiting, retry or garbage continues after the last message, even if other messages have moved in the meantime")),
+#[utoipa::path(get, operation_id = "list_messages", path = "/v1/topics/{topic}/messages", tag = "messages", params(TopicPath, PageQuery),
     responses((status = 200, description = "A page of messages; `next` is null on the last page", body = MessagePage), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn messages(
     With(api): With<Api>,
-    Path(topic): Path<String>,
-    Fields(query): Fields<PageQuery>,
+    Path(path): Path<TopicPath>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Json<MessagePage>, Problem> {
-    let topic = api.topic(&topic).await?;
-    let limit = limit(query.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
+    let topic = api.topic(&path.topic).await?;
+    let (range, limit) = (query.range(), query.limit);
     if let Some(filter) = query.garbage_filter()? {
-        return search_garbage(&api, &topic, &query, &filter, limit).await;
+        return search_garbage(&api, &topic, &query, &filter).await;
     }
     if let Some(key) = &query.key {
         if query.state.is_some() || query.group.is_some() {
             let error = "cannot be combined with state or group, except with state=garbage";
             return Err(invalid("key", &error));
         }
-        if query.range()? != TimeRange::default() {
+        if range != TimeRange::default() {
             return Err(invalid("key", &"cannot be combined with from, to or order"));
         }
-        let cursor = value("cursor", query.cursor.as_ref())?;
-        return of_key(&api, &topic, key, cursor, limit).await;
+        return of_key(&api, &topic, key, &query).await;
     }
-    let state = query.state.as_deref().unwrap_or(State::Waiting.as_str());
-    let state: State = state.parse().map_err(|error| invalid("state", &error))?;
+    let state = query.state.unwrap_or(State::Waiting);
     let group =
         choose_group::choose_for(&topic, state, query.group.as_deref()).map_err(wrong_group)?;
-    let range = query.range()?;
     if !range.fits(state) {
         return Err(invalid("state", &UNTIMED));
     }
@@ -200,15 +197,14 @@ async fn search_garbage(
     topic: &TopicHandle,
     query: &PageQuery,
     filter: &Filter,
-    limit: usize,
 ) -> Result<Json<MessagePage>, Problem> {
     let group = choose_group::choose(topic, query.group.as_deref()).map_err(wrong_group)?;
     let conditions = filter.conditions();
     let search = Search {
         conditions: conditions.map_err(|error| invalid(error.field, &error.error))?,
-        newest_first: query.order == Some(Order::Newest),
+        newest_first: query.order == Order::Newest,
         cursor: query.cursor.as_deref(),
-        limit,
+        limit: query.limit,
     };
     let found = garbage_search::search(&api.broker, topic, group, search).await;
     found.map(Json).map_err(Problem::from)
@@ -217,12 +213,18 @@ async fn search_garbage(
 async fn of_key(
     api: &Api,
     topic: &TopicHandle,
-    key: &str,
-    cursor: Option<KeyCursor>,
-    limit: usize,
+    key: &OrderingKey,
+    query: &PageQuery,
 ) -> Result<Json<MessagePage>, Problem> {
-    let key: OrderingKey = key.parse().map_err(|error| invalid("key", &error))?;
-    match api.broker.list_of_key(topic, &key, cursor, limit).await {
+    let cursor = query.cursor.as_deref().map(str::parse::<KeyCursor>);
+    let cursor = cursor
+        .transpose()
+        .map_err(|error| invalid("cursor", &error))?;
+    match api
+        .broker
+        .list_of_key(topic, key, cursor, query.limit)
+        .await
+    {
         Ok(page) => Ok(Json(MessagePage::of_key(topic, page))),
         Err(error @ BrokerError::NoKeyIndex(_)) => Err(invalid("key", &error)),
         Err(error) => Err(error.into()),
@@ -231,14 +233,14 @@ async fn of_key(
 
 /// Returns a stored message with its state in each group.
 #[utoipa::path(get, operation_id = "get_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
-    params(("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
+    params(MessagePath,
         ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_MESSAGE)),
     responses((status = 200, description = "The message", body = StoredMessage),
         (status = 404, description = "unknown_topic, or not_found: no such message, or it has ended (`ended`, and `into` if it was merged)"),
         (status = 503, description = "unavailable")))]
 pub(super) async fn message(
     With(api): With<Api>,
-    Path((topic, id)): Path<(String, String)>,
+    Path(MessagePath { topic, id }): Path<MessagePath>,
     headers: HeaderMap,
 ) -> Result<Json<StoredMessage>, Problem> {
     let topic = api.topic(&topic).await?;
@@ -258,23 +260,23 @@ fn key(value: &HeaderValue) -> Result<OrderingKey, Problem> {
 }
 
 /// Pauses a topic: sends are accepted, nothing new becomes ready.
-#[utoipa::path(post, operation_id = "pause_topic", path = "/v1/topics/{topic}/pause", tag = "topics", params(("topic" = String, Path, description = "The topic")),
+#[utoipa::path(post, operation_id = "pause_topic", path = "/v1/topics/{topic}/pause", tag = "topics", params(TopicPath),
     responses((status = 200, description = "The new state; `changed` is false if the topic was in it already", body = TopicPaused), (status = 404, description = "unknown_topic")))]
 pub(super) async fn pause(
     With(api): With<Api>,
-    Path(topic): Path<String>,
+    Path(path): Path<TopicPath>,
 ) -> Result<Json<TopicPaused>, Problem> {
-    set_paused(&api, api.topic(&topic).await?, true).await
+    set_paused(&api, api.topic(&path.topic).await?, true).await
 }
 
 /// Resumes a paused topic.
-#[utoipa::path(post, operation_id = "resume_topic", path = "/v1/topics/{topic}/resume", tag = "topics", params(("topic" = String, Path, description = "The topic")),
+#[utoipa::path(post, operation_id = "resume_topic", path = "/v1/topics/{topic}/resume", tag = "topics", params(TopicPath),
     responses((status = 200, description = "The new state; `changed` is false if the topic was in it already", body = TopicPaused), (status = 404, description = "unknown_topic")))]
 pub(super) async fn resume(
     With(api): With<Api>,
-    Path(topic): Path<String>,
+    Path(path): Path<TopicPath>,
 ) -> Result<Json<TopicPaused>, Problem> {
-    set_paused(&api, api.topic(&topic).await?, false).await
+    set_paused(&api, api.topic(&path.topic).await?, false).await
 }
 
 async fn set_paused(

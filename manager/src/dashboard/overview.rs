@@ -18,7 +18,7 @@ use super::parts::{
     Level, accounted_for, command, count, count_link, empty, sign, staleness, tag, tile,
 };
 use super::text::{grouped, messages, part, span, spelled_out, visible};
-use crate::operations::attention::{Limits, Trouble, TroubleKind, attention};
+use crate::operations::attention::{AttentionQuery, Trouble, TroubleKind, attention};
 use crate::operations::newest_counts::NewestCounts;
 use crate::operations::topics::StatsList;
 
@@ -99,7 +99,7 @@ fn render(
         return staleness("stale", reading);
     };
     let list = &counts.list;
-    let troubles = attention(list, &Limits::default()).troubles;
+    let troubles = attention(list, &AttentionQuery::default()).troubles;
     let mut topics: Vec<&TopicStats> = list
         .topics
         .iter()
@@ -192,7 +192,7 @@ fn health(list: &StatsList, age: Duration) -> Markup {
             }
         }
         p {
-            (sign(if Duration::from_millis(oldest) > Limits::default().late { Level::Warn } else { Level::Ok }))
+            (sign(if Duration::from_millis(oldest) > AttentionQuery::default().late { Level::Warn } else { Level::Ok }))
             span { @if oldest == 0 { "Nothing is overdue" } @else { "Oldest due message " (span(oldest)) " late" } }
         }
         p {

@@ -13,9 +13,10 @@ use lisa_core::fields::{
     Description, Field, Fields as _, Given, Limits, Reader, Value, read_within,
 };
 use lisa_core::message::{Headers, MessageId, MessageOptions};
-use lisa_producer::http::{header_name, problem, standing};
+use lisa_producer::http::{problem, standing};
 use lisa_producer::{NewMessage, Receipt, SendError};
 use lisa_service::http::auth::Scope;
+use lisa_service::http::header_name;
 use maud::{Markup, html};
 use serde_json::Value as Json;
 

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use lisa_core::broker::{Broker, BrokerError, GroupStats, NO_MANAGER, TopicStats};
+use lisa_core::fields;
 use lisa_core::names::words;
 use lisa_core::time::format_age;
 use lisa_core::topic::{Group, Topic};
@@ -57,24 +58,18 @@ words!(
     }
 );
 
-/// The limits above which something needs attention.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// The age of the oldest due message of a group above which it is a warning.
-    pub(crate) late: Duration,
-    /// That above which it is critical.
-    pub(crate) oldest: Duration,
-    /// The number of messages in the garbage of a group above which it is a warning.
-    pub(crate) garbage: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            late: Duration::from_secs(5),
-            oldest: Duration::from_secs(300),
-            garbage: 0,
-        }
+fields! {
+    /// Where to look, and the limits above which something needs attention.
+    #[derive(Clone, Debug)]
+    pub(crate) struct AttentionQuery, query {
+        /// Only this topic.
+        topic: Option<Topic> = None;
+        /// The age of the oldest due message of a group above which it is a warning.
+        late: Duration = Duration::from_secs(5);
+        /// The age of the oldest due message of a group above which it is critical.
+        oldest: Duration = Duration::from_mins(5);
+        /// The number of messages in the garbage of a group above which it is a warning.
+        garbage: u64 = 0;
     }
 }
 
@@ -152,27 +147,26 @@ impl Attention {
     }
 }
 
-/// Reads what needs attention, in all topics or in one.
+/// Reads what needs attention.
 ///
 /// # Errors
 /// [`AllTopicsError`]; for a topic that is not registered, [`BrokerError::UnknownTopic`] in it.
 pub(crate) async fn read(
     broker: &Broker,
-    topic: Option<&Topic>,
-    limits: &Limits,
+    query: &AttentionQuery,
     within: Duration,
 ) -> Result<Attention, AllTopicsError> {
     let mut stats = stats_of_all(broker, within).await?;
-    if let Some(topic) = topic
+    if let Some(topic) = &query.topic
         && !stats.keep_only(topic)
     {
         return Err(BrokerError::UnknownTopic(topic.clone()).into());
     }
-    Ok(attention(&stats, limits))
+    Ok(attention(&stats, query))
 }
 
 /// Returns what needs attention.
-pub(crate) fn attention(stats: &StatsList, limits: &Limits) -> Attention {
+pub(crate) fn attention(stats: &StatsList, limits: &AttentionQuery) -> Attention {
     use Status::{Critical, Unknown};
     let mut found = Vec::new();
     match stats.managers {
@@ -199,7 +193,7 @@ pub(crate) fn attention(stats: &StatsList, limits: &Limits) -> Attention {
     Attention::new(found, stats.topics.iter().map(TopicStats::lost).sum())
 }
 
-fn in_topic(stats: &TopicStats, limits: &Limits) -> Vec<Trouble> {
+fn in_topic(stats: &TopicStats, limits: &AttentionQuery) -> Vec<Trouble> {
     use Status::{Critical, Notice};
     let mut found = Vec::new();
     if stats.conservation_error > 0 {
@@ -228,7 +222,7 @@ fn in_topic(stats: &TopicStats, limits: &Limits) -> Vec<Trouble> {
     found
 }
 
-fn in_group(topic: &TopicStats, stats: &GroupStats, limits: &Limits) -> Vec<Trouble> {
+fn in_group(topic: &TopicStats, stats: &GroupStats, limits: &AttentionQuery) -> Vec<Trouble> {
     use Status::{Notice, Warning};
     let mut found = Vec::new();
     if stats.garbage > limits.garbage {
@@ -255,7 +249,7 @@ fn in_group(topic: &TopicStats, stats: &GroupStats, limits: &Limits) -> Vec<Trou
 }
 
 /// Returns the trouble with a message that has been due for so long.
-fn late(age_ms: u64, is_read: bool, limits: &Limits) -> Option<Trouble> {
+fn late(age_ms: u64, is_read: bool, limits: &AttentionQuery) -> Option<Trouble> {
     let status = match Duration::from_millis(age_ms) {
         age if age > limits.oldest => Status::Critical,
         age if age > limits.late => Status::Warning,
@@ -386,13 +380,13 @@ mod tests {
                 "t",
             ),
         ] {
-            let found = attention(&stats(topic, group), &Limits::default()).troubles;
+            let found = attention(&stats(topic, group), &AttentionQuery::default()).troubles;
             let seen: Vec<_> = { found.iter() }
                 .map(|one| (one.status, one.kind.as_str(), one.subject()))
                 .collect();
             assert_eq!(seen, [(status, kind, subject.to_owned())], "{found:?}");
         }
-        let well = attention(&stats(json!({}), json!({})), &Limits::default());
+        let well = attention(&stats(json!({}), json!({})), &AttentionQuery::default());
         assert_eq!((well.status, well.troubles.len()), (Status::Ok, 0));
     }
 }

@@ -20,7 +20,7 @@ use lisa_service::http::batch::Format;
 use lisa_service::http::body::{
     BodyError, BodyLimits, Lines, Reservation, read_reserved, without_bom,
 };
-use lisa_service::http::{Problem, ProblemCode};
+use lisa_service::http::{Problem, ProblemCode, TopicPath};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -80,7 +80,7 @@ struct BatchFailure<'a> {
 #[utoipa::path(
     post, operation_id = "send_batch", path = "/v1/topics/{topic}/messages:batch", tag = "messages",
     request_body(content((Vec<BatchMessage> = "application/json"), (String = "application/x-ndjson")), description = "An array of messages, or one message per line"),
-    params(("topic" = String, Path, description = "The topic")),
+    params(TopicPath),
     responses(
         (status = 200, description = "One result for each message, in the format of the request, unless Accept names only the other format", content((Vec<BatchResult<'static>> = "application/json"), (String = "application/x-ndjson"))),
         (status = 404, description = "unknown_topic: nothing was sent"),
@@ -90,7 +90,7 @@ struct BatchFailure<'a> {
 )]
 pub(super) async fn send_batch(
     State(api): State<Api>,
-    Path(topic): Path<String>,
+    Path(TopicPath { topic }): Path<TopicPath>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {

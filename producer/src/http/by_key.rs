@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use lisa_core::topic::Group;
-use lisa_service::http::Problem;
+use lisa_service::http::{Problem, TopicPath};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -39,7 +39,7 @@ pub(super) struct OfKey {
 #[utoipa::path(
     delete, operation_id = "cancel_messages_of_key", path = "/v1/topics/{topic}/messages", tag = "messages",
     params(
-        ("topic" = String, Path, description = "The topic"),
+        TopicPath,
         ("Lisa-Key" = String, Header, min_length = 1, max_length = 256, description = "The ordering key"),
     ),
     responses(
@@ -51,7 +51,7 @@ pub(super) struct OfKey {
 )]
 pub(super) async fn cancel(
     State(api): State<Api>,
-    Path(topic): Path<String>,
+    Path(TopicPath { topic }): Path<TopicPath>,
     headers: HeaderMap,
 ) -> Result<Json<OfKey>, Problem> {
     let key = headers::key(&headers)?;
@@ -70,7 +70,7 @@ pub(super) async fn cancel(
 #[utoipa::path(
     patch, operation_id = "reschedule_messages_of_key", path = "/v1/topics/{topic}/messages", tag = "messages",
     params(
-        ("topic" = String, Path, description = "The topic"),
+        TopicPath,
         ("Lisa-Key" = String, Header, min_length = 1, max_length = 256, description = "The ordering key"),
     ),
     request_body = NewDue,
@@ -83,7 +83,7 @@ pub(super) async fn cancel(
 )]
 pub(super) async fn reschedule(
     State(api): State<Api>,
-    Path(topic): Path<String>,
+    Path(TopicPath { topic }): Path<TopicPath>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<OfKey>, Problem> {

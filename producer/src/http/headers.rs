@@ -6,7 +6,7 @@ use lisa_core::fields::{
 };
 use lisa_core::message::{Headers, MessageOptions, OrderingKey};
 use lisa_core::misspelling::meant_option;
-use lisa_service::http::{Problem, ProblemCode};
+use lisa_service::http::{Problem, ProblemCode, header_name};
 use serde_json::Value as Json;
 
 use crate::message::NewMessage;
@@ -74,18 +74,6 @@ pub(super) fn none_beside_a_batch(headers: &HeaderMap) -> Result<(), Problem> {
     };
     let detail = format!("{first}: not allowed with a batch; set options on its lines");
     Err(Problem::new(ProblemCode::Invalid, detail).error(first, "not allowed with a batch"))
-}
-
-/// Returns the header of an option: its name in capitalized words after `Lisa-`.
-pub fn header_name(option: &str) -> String {
-    let mut name = String::from("Lisa");
-    for word in option.split('_') {
-        let (first, rest) = word.split_at(1);
-        name.push('-');
-        name.push_str(&first.to_ascii_uppercase());
-        name.push_str(rest);
-    }
-    name
 }
 
 /// The options in the headers of a request.

@@ -15,7 +15,9 @@ use lisa_core::state::RescheduleOutcome;
 use lisa_core::time::{UnixMs, When};
 use lisa_service::http::auth::may_read;
 use lisa_service::http::body::{BodyError, read_limited};
-use lisa_service::http::{KEY_OF_MESSAGE, Problem, ProblemCode, read_fields};
+use lisa_service::http::{
+    KEY_OF_MESSAGE, MessagePath, Problem, ProblemCode, TopicPath, read_fields,
+};
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -41,7 +43,7 @@ struct Payload(Vec<u8>);
     post, operation_id = "send_message", path = "/v1/topics/{topic}/messages", tag = "messages",
     request_body(content((inline(Payload) = "application/octet-stream"), (inline(Payload) = "*/*"))),
     params(
-        ("topic" = String, Path, description = "The topic"),
+        TopicPath,
         ("Idempotency-Key" = Option<String>, Header, description = "An alias of Lisa-Id"),
     ),
     responses(
@@ -56,7 +58,7 @@ struct Payload(Vec<u8>);
 )]
 pub(super) async fn send(
     State(api): State<Api>,
-    Path(topic): Path<String>,
+    Path(TopicPath { topic }): Path<TopicPath>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
@@ -86,7 +88,7 @@ pub(super) async fn send(
 #[utoipa::path(
     get, operation_id = "get_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(
-        ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
+        MessagePath,
         ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_MESSAGE),
     ),
     responses(
@@ -97,7 +99,7 @@ pub(super) async fn send(
 )]
 pub(super) async fn get_message(
     State(api): State<Api>,
-    Path((topic, id)): Path<(String, String)>,
+    Path(MessagePath { topic, id }): Path<MessagePath>,
     headers: HeaderMap,
 ) -> Result<Json<StoredMessage>, Problem> {
     let message = headers::message_ref(&headers, &id)?;
@@ -114,7 +116,7 @@ pub(super) async fn get_message(
 #[utoipa::path(
     delete, operation_id = "cancel_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(
-        ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
+        MessagePath,
         ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_MESSAGE),
     ),
     responses(
@@ -126,7 +128,7 @@ pub(super) async fn get_message(
 )]
 pub(super) async fn cancel(
     State(api): State<Api>,
-    Path((topic, id)): Path<(String, String)>,
+    Path(MessagePath { topic, id }): Path<MessagePath>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let message = headers::message_ref(&headers, &id)?;
@@ -143,29 +145,18 @@ pub(super) async fn cancel(
     }
 }
 
-/// A new due time: exactly one of the two.
-#[derive(ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "only describes the body")]
-pub(super) struct NewDue {
-    /// The time from now: `30s`.
-    delay: Option<String>,
-    /// The time, RFC 3339; a past time means now.
-    deliver_at: Option<String>,
-}
-
 fields! {
-    /// The fields of a [`NewDue`].
+    /// A new due time: exactly one of the two.
     #[derive(Clone, Debug)]
-    struct DueOptions, check = one_time {
-        /// The time from now.
+    pub(super) struct NewDue, schema = "NewDue", check = one_time {
+        /// The time from now, such as `30s`.
         delay: Option<Duration> = None;
-        /// The time.
+        /// The time; a past time means now.
         deliver_at: Option<UnixMs> = None;
     }
 }
 
-fn one_time(options: &DueOptions, from: &mut impl Reader) {
+fn one_time(options: &NewDue, from: &mut impl Reader) {
     match (options.delay, options.deliver_at) {
         (Some(_), Some(at)) => {
             let why = "cannot be combined with delay".to_owned();
@@ -182,7 +173,7 @@ fn one_time(options: &DueOptions, from: &mut impl Reader) {
 /// Parses a [`NewDue`].
 pub(super) async fn read_when(api: &Api, body: Body) -> Result<When, Problem> {
     let body = read_limited(body, MAX_PATCH, &api.bodies).await?;
-    let due: DueOptions = read_fields(&body)?;
+    let due: NewDue = read_fields(&body)?;
     let at = due.deliver_at.map(When::At);
     Ok(at.or(due.delay.map(When::After)).unwrap_or_default())
 }
@@ -191,7 +182,7 @@ pub(super) async fn read_when(api: &Api, body: Body) -> Result<When, Problem> {
 #[utoipa::path(
     patch, operation_id = "reschedule_message", path = "/v1/topics/{topic}/messages/{id}", tag = "messages",
     params(
-        ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
+        MessagePath,
         ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_MESSAGE),
     ),
     request_body = NewDue,
@@ -205,7 +196,7 @@ pub(super) async fn read_when(api: &Api, body: Body) -> Result<When, Problem> {
 )]
 pub(super) async fn reschedule(
     State(api): State<Api>,
-    Path((topic, id)): Path<(String, String)>,
+    Path(MessagePath { topic, id }): Path<MessagePath>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
@@ -220,7 +211,7 @@ pub(super) async fn reschedule(
 #[utoipa::path(
     post, operation_id = "deliver_message_now", path = "/v1/topics/{topic}/messages/{id}/deliver-now", tag = "messages",
     params(
-        ("topic" = String, Path, description = "The topic"), ("id" = String, Path, description = "The message"),
+        MessagePath,
         ("Lisa-Key" = Option<String>, Header, min_length = 1, max_length = 256, description = KEY_OF_MESSAGE),
     ),
     responses(
@@ -233,7 +224,7 @@ pub(super) async fn reschedule(
 )]
 pub(super) async fn deliver_now(
     State(api): State<Api>,
-    Path((topic, id)): Path<(String, String)>,
+    Path(MessagePath { topic, id }): Path<MessagePath>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let message = headers::message_ref(&headers, &id)?;

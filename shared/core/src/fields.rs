@@ -5,6 +5,7 @@
 //! Checks, references and schemas come from the same declaration. Nothing here opens a source.
 
 mod json;
+mod text;
 mod value;
 
 use std::ops::{Bound, RangeBounds};
@@ -13,6 +14,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 pub use json::JsonReader;
+pub use text::TextReader;
 pub use value::{Given, Size, Value};
 
 /// A field before it is read.
@@ -27,8 +29,15 @@ pub struct Field<T> {
 }
 
 impl<T> Field<T> {
-    /// Creates a field.
+    /// Creates a field. The name of one that is a keyword of Rust begins with `r#` there, which is not part of it.
     pub const fn new(name: &'static str, default: T, meaning: &'static str) -> Self {
+        let name = match name.as_bytes() {
+            [b'r', b'#', word @ ..] => match str::from_utf8(word) {
+                Ok(word) => word,
+                Err(_) => name,
+            },
+            _ => name,
+        };
         Self {
             name,
             meaning,
@@ -307,8 +316,38 @@ pub fn plain(value: &Json) -> String {
 ///
 /// `name: Type = default;` or `name: Type = default, in low..=high;` declares a field, `name: Type;` a table below. Further
 /// attributes of a field are in brackets before its name. `check` names a function for rules that need several fields.
+/// `schema` before it names the struct in OpenAPI, with the feature `openapi`, and `required` a field that must be set. With
+/// `query` instead, the fields are parameters of a query.
 #[macro_export]
 macro_rules! fields {
+    (
+        $(#[$($attribute:tt)*])*
+        $visible:vis struct $struct:ident, schema = $schema:literal
+        $(, required = $required:ident)? $(, check = $check:path)? { $($fields:tt)+ }
+    ) => {
+        $crate::fields! {
+            $(#[$($attribute)*])*
+            $visible struct $struct $(, check = $check)? { $($fields)+ }
+        }
+
+        $crate::openapi_schema!($struct, $schema, $crate::openapi::object::<$struct>(
+            concat!($($crate::fields!(@doc $($attribute)*)),*),
+            &[$(stringify!($required))?],
+        ));
+    };
+    (
+        $(#[$attribute:meta])*
+        $visible:vis struct $struct:ident, query $(, check = $check:path)? { $($fields:tt)+ }
+    ) => {
+        $crate::fields! {
+            $(#[$attribute])*
+            $visible struct $struct $(, check = $check)? { $($fields)+ }
+        }
+
+        $crate::openapi_query!($struct);
+    };
+    (@doc doc = $doc:literal) => { $doc };
+    (@doc $($other:tt)*) => { "" };
     (
         $(#[$attribute:meta])*
         $visible:vis struct $struct:ident $(, check = $check:path)? {

@@ -38,3 +38,11 @@ pub mod topic;
 macro_rules! openapi_schema {
     ($($any:tt)*) => {};
 }
+
+/// Does nothing: without the feature `openapi`, there are no parameters.
+#[cfg(not(feature = "openapi"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! openapi_query {
+    ($($any:tt)*) => {};
+}

@@ -3,12 +3,15 @@
 //! A struct derives its schema where it is defined. This module covers the types that macros define or that serialize as
 //! another type. It knows no routes.
 
-use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
+use serde_json::{Value as Json, json};
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, Type};
+use utoipa::openapi::{Required, Schema};
 
 pub use utoipa;
 
 use crate::durability::Durability;
-use crate::fields::Size;
+use crate::fields::{Description, Fields, Size};
 use crate::message::Headers;
 use crate::names::Shard;
 use crate::state::State;
@@ -46,11 +49,90 @@ pub fn count(meaning: &str) -> Object {
         .build()
 }
 
+/// Returns the schema of an object with these fields, as they are read.
+///
+/// # Panics
+/// If the schema of a field is not that of a value.
+pub fn object<F: Fields>(meaning: &str, required: &[&str]) -> Object {
+    let mut object = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .description(Some(meaning.trim()))
+        .additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false)));
+    for field in Description::all::<F>() {
+        let mut schema = value(&field);
+        schema["description"] = meaning_of(&field).into();
+        object = object.property(field.name, to_schema(schema));
+        if required.contains(&field.name) {
+            object = object.required(field.name);
+        }
+    }
+    object.build()
+}
+
+/// Returns the parameters of a query with these fields, as they are read.
+///
+/// # Panics
+/// If the schema of a field is not that of a value.
+pub fn query<F: Fields>() -> Vec<Parameter> {
+    let parameter = |field: Description| {
+        ParameterBuilder::new()
+            .name(field.name)
+            .parameter_in(ParameterIn::Query)
+            .required(Required::False)
+            .description(Some(meaning_of(&field)))
+            .schema(Some(to_schema(value(&field))))
+            .build()
+    };
+    Description::all::<F>().into_iter().map(parameter).collect()
+}
+
+/// Returns the schema of a value with its default, unless that is to leave it out.
+fn value(field: &Description) -> Json {
+    let mut schema = field.schema.clone();
+    let is_off = |default: &&Json| [json!("none"), json!(false), json!([])].contains(default);
+    if let Some(default) = field.default.as_ref().filter(|default| !is_off(default)) {
+        schema["default"] = default.clone();
+    }
+    schema
+}
+
+fn meaning_of(field: &Description) -> String {
+    let is_in_schema = ["minimum", "maximum", "enum"].map(|key| field.schema.get(key).is_some());
+    match field.allowed.as_str() {
+        allowed if !allowed.is_empty() && !is_in_schema.contains(&true) => {
+            format!("{} Allowed: {allowed}.", field.meaning)
+        }
+        _ => field.meaning.clone(),
+    }
+}
+
+fn to_schema(schema: Json) -> Schema {
+    serde_json::from_value(schema).expect("the schema of a value")
+}
+
+/// Describes the fields of a struct as parameters of a query.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! openapi_query {
+    ($type:ident) => {
+        impl $crate::openapi::utoipa::IntoParams for $type {
+            fn into_params(
+                _: impl Fn() -> Option<$crate::openapi::utoipa::openapi::path::ParameterIn>,
+            ) -> Vec<$crate::openapi::utoipa::openapi::path::Parameter> {
+                $crate::openapi::query::<$type>()
+            }
+        }
+    };
+}
+
 /// Describes a type in OpenAPI by an expression.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! openapi_schema {
     ($type:ident, $schema:expr) => {
+        $crate::openapi_schema!($type, stringify!($type), $schema);
+    };
+    ($type:ident, $name:expr, $schema:expr) => {
         impl $crate::openapi::utoipa::PartialSchema for $type {
             fn schema()
             -> $crate::openapi::utoipa::openapi::RefOr<$crate::openapi::utoipa::openapi::Schema>
@@ -61,7 +143,7 @@ macro_rules! openapi_schema {
 
         impl $crate::openapi::utoipa::ToSchema for $type {
             fn name() -> std::borrow::Cow<'static, str> {
-                stringify!($type).into()
+                $name.into()
             }
         }
     };

@@ -6,6 +6,7 @@ pub mod auth;
 pub mod batch;
 pub mod body;
 mod cross_site;
+mod description;
 mod failure;
 mod fields;
 mod guard;
@@ -22,7 +23,8 @@ mod unread;
 use std::time::Duration;
 
 pub use cross_site::{CrossSite, HostName, InvalidHostName, InvalidOrigin, Origin};
-pub use fields::read_fields;
+pub use description::{GroupPath, MessagePath, TopicPath, describe, header_name, with_description};
+pub use fields::{Query, read_fields};
 pub use guard::{SQS_ROUTES, check_coding, unknown_route};
 pub use problem::{Problem, ProblemCode};
 pub use reads::{ReadSlot, Reads};

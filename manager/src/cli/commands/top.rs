@@ -109,7 +109,7 @@ pub(crate) async fn top(client: &Client, args: &TopArgs, output: &Output) -> Res
     }
 }
 
-/// Reads the newest counts of the managers; without a manager, and of one topic, counts now.
+/// Reads the newest counts of the managers. Counts now if there are none, if no manager runs, or of one topic.
 async fn newest_counts(client: &Client, topic: Option<&Topic>) -> Result<NewestCounts, CliError> {
     let snapshot: SnapshotList = client.get(&["stats", "snapshot"]).answer().await?;
     let mut list = match topic {
@@ -118,7 +118,9 @@ async fn newest_counts(client: &Client, topic: Option<&Topic>) -> Result<NewestC
             managers: None,
             missing: Missing::default(),
         },
-        None if snapshot.managers == 0 => client.get(&["stats"]).answer().await?,
+        None if snapshot.managers == 0 || snapshot.topics.is_empty() => {
+            client.get(&["stats"]).answer().await?
+        }
         None => return Ok(snapshot.into()),
     };
     list.managers = Some(snapshot.managers);

@@ -5,6 +5,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde_json::Value as Json;
+
+use crate::fields::{Given, Value};
 use crate::message::EntryId;
 use crate::time::UnixMs;
 use crate::topic::Shard;
@@ -37,6 +40,22 @@ impl<P: FromStr> FromStr for Cursor<P> {
             position: position.parse().map_err(|_| InvalidCursor)?,
             shard: Shard::new(shard.parse().map_err(|_| InvalidCursor)?),
         })
+    }
+}
+
+impl<P> Value for Cursor<P>
+where
+    Self: fmt::Display + FromStr<Err = InvalidCursor>,
+{
+    const KIND: &'static str = "cursor";
+
+    fn read(given: Given<'_>) -> Result<Self, String> {
+        let cursor = given.text()?.parse();
+        cursor.map_err(|error: InvalidCursor| error.to_string())
+    }
+
+    fn show(&self) -> Json {
+        self.to_string().into()
     }
 }
 
@@ -84,6 +103,8 @@ impl FromStr for EntryPosition {
         is_possible.then_some(Self(entry)).ok_or(InvalidCursor)
     }
 }
+
+crate::text_value!(EntryPosition, "cursor", "";);
 
 /// An offset into a zset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,20 +48,9 @@ impl<'a> JsonReader<'a> {
 
     /// Returns the problems; a field that was not read is one. Of those, only the first 8 are reported.
     pub fn finish(mut self) -> Vec<FieldProblem> {
-        let known = self.known.join(", ");
-        let is_unknown = |(name, _): &(&String, _)| !self.known.contains(&name.as_str());
-        let unknown = self.object.iter().filter(is_unknown).take(MAX_UNKNOWN);
-        self.problems
-            .extend(unknown.map(|(name, value)| FieldProblem {
-                field: shorten(name),
-                value: shorten(&value.to_string()),
-                message: match meant_option(name, &self.known) {
-                    Some(meant) => {
-                        format!("unknown field, did you mean {meant}? Known fields: {known}")
-                    }
-                    None => format!("unknown field, known fields: {known}"),
-                },
-            }));
+        let given = self.object.iter();
+        let given = given.map(|(name, value)| (name.as_str(), value.to_string()));
+        self.problems.extend(unknown(given, &self.known));
         self.problems
     }
 
@@ -70,6 +59,24 @@ impl<'a> JsonReader<'a> {
         let given = self.object.get(name);
         given.filter(|given| !(self.null_is_missing && given.is_null()))
     }
+}
+
+/// Returns the problems of the first 8 fields that are not known.
+pub(super) fn unknown<'g>(
+    given: impl Iterator<Item = (&'g str, String)>,
+    known: &[&'static str],
+) -> Vec<FieldProblem> {
+    let names = known.join(", ");
+    let unknown = given.filter(|(name, _)| !known.contains(name));
+    let problem = |(name, value): (&str, String)| FieldProblem {
+        field: shorten(name),
+        value: shorten(&value),
+        message: match meant_option(name, known) {
+            Some(meant) => format!("unknown field, did you mean {meant}? Known fields: {names}"),
+            None => format!("unknown field, known fields: {names}"),
+        },
+    };
+    unknown.take(MAX_UNKNOWN).map(problem).collect()
 }
 
 impl Reader for JsonReader<'_> {

@@ -1,7 +1,10 @@
-//! Reads bodies that are a JSON object of declared fields, and names every wrong field in one answer.
+//! Reads declared fields from bodies that are a JSON object, and from queries. Names every wrong field in one answer.
 
-use lisa_core::fields::{Fields, JsonReader};
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use lisa_core::fields::{Fields, JsonReader, TextReader};
 use serde_json::{Map, Value};
+use url::form_urlencoded;
 
 use super::json::{FEW, object};
 use super::problem::{Problem, ProblemCode};
@@ -28,8 +31,30 @@ pub fn read_fields<F: Fields>(body: &[u8]) -> Result<F, Problem> {
     }
 }
 
+/// The query of a request, as declared fields.
+#[derive(Clone, Copy, Debug)]
+pub struct Query<F>(pub F);
+
+impl<F: Fields, S: Send + Sync> FromRequestParts<S> for Query<F> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let query = parts.uri.query().unwrap_or_default();
+        let given: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
+        let mut reader = TextReader::new(&given);
+        let fields = F::read_fields(&mut reader);
+        let problems = reader.finish();
+        match problems.is_empty() {
+            true => Ok(Self(fields)),
+            false => Err(problems.into()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use axum::http::Request;
+    use futures_util::FutureExt;
     use lisa_core::fields;
 
     use super::*;
@@ -45,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_no_object_is_invalid_and_a_wrong_field_is_named() {
+    fn a_body_that_is_no_object_is_invalid_and_each_wrong_field_is_named() {
         for (text, field, why) in [
             ("null", "body", "body is not valid: expected a JSON object"),
             (
@@ -74,6 +99,24 @@ mod tests {
             assert_eq!(json["errors"][0]["field"], field, "{text}");
             let detail = problem.detail();
             assert!(detail.starts_with(why), "{text}: {detail}");
+        }
+        for (query, field, why) in [
+            ("one=x", "one", "one: must be a whole number"),
+            ("one=1&one=2", "one", "one: given more than once"),
+            ("onne=1", "onne", "onne: unknown field, did you mean one?"),
+            ("two=", "two", "two: must be a whole number"),
+        ] {
+            let mut parts = Request::get(format!("/?{query}"))
+                .body(())
+                .unwrap()
+                .into_parts()
+                .0;
+            let read = Query::<Pair>::from_request_parts(&mut parts, &()).now_or_never();
+            let problem = read.unwrap().unwrap_err();
+            let json = serde_json::to_value(&problem).unwrap();
+            assert_eq!(json["errors"][0]["field"], field, "{query}");
+            let detail = problem.detail();
+            assert!(detail.starts_with(why), "{query}: {detail}");
         }
         for (text, one) in [("", 7), ("\r\n\t {\"one\": 1, \"two\": null}", 1)] {
             let pair: Pair = read_fields(text.as_bytes()).unwrap();

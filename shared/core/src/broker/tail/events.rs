@@ -49,6 +49,8 @@ impl FromStr for EventCursor {
     }
 }
 
+crate::text_value!(EventCursor, "cursor", "";);
+
 /// Reads the position in one stream.
 fn read(item: &str) -> Option<(Shard, Option<Group>, Position)> {
     let mut parts = item.split('.');

@@ -10,15 +10,15 @@ use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use lisa_core::fields::Description;
 use lisa_core::message::MessageOptions;
-use lisa_service::http::Problem;
-use lisa_service::http::auth::TokenSet;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{ComponentsBuilder, InfoBuilder, License, OpenApi, OpenApiBuilder, Server};
-use utoipa::{PartialSchema, ToSchema};
+use utoipa::{IntoParams, PartialSchema, ToSchema};
 
-use super::headers::header_name;
+use super::auth::TokenSet;
+use super::problem::Problem;
 
 /// The patterns of parameters, by name.
 const PATTERNS: [(&str, &str); 8] = [
@@ -31,6 +31,34 @@ const PATTERNS: [(&str, &str); 8] = [
     ("Idempotency-Key", "^\"?[A-Za-z0-9_:-]{1,64}\"?$"),
     ("Lisa-Replace", "^[A-Za-z0-9_:-]{1,64}$"),
 ];
+
+/// A topic in the path of a request.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct TopicPath {
+    /// The topic
+    pub topic: String,
+}
+
+/// A group of a topic in the path of a request.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct GroupPath {
+    /// The topic
+    pub topic: String,
+    /// The group
+    pub group: String,
+}
+
+/// A message of a topic in the path of a request.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct MessagePath {
+    /// The topic
+    pub topic: String,
+    /// The message
+    pub id: String,
+}
 
 /// The tags, one for each resource, with their descriptions.
 const TAGS: [(&str, &str); 11] = [
@@ -53,7 +81,21 @@ const TAGS: [(&str, &str); 11] = [
     ("audit", "Shows the actions of operators"),
 ];
 
+/// Returns the header of an option of a message: its name in capitalized words after `Lisa-`.
+#[must_use]
+pub fn header_name(option: &str) -> String {
+    let mut name = String::from("Lisa");
+    for word in option.split('_') {
+        let (first, rest) = word.split_at(1);
+        name.push('-');
+        name.push_str(&first.to_ascii_uppercase());
+        name.push_str(rest);
+    }
+    name
+}
+
 /// Returns a description without routes, for a role to fill and pass to [`with_description`].
+#[must_use]
 pub fn describe() -> OpenApi {
     let mut license = License::new(env!("CARGO_PKG_LICENSE"));
     license.identifier = Some(env!("CARGO_PKG_LICENSE").to_owned());
@@ -265,22 +307,29 @@ fn members(of: Option<&mut Value>) -> impl Iterator<Item = (&String, &mut Value)
 mod tests {
     use lisa_core::message::MessageId;
     use lisa_core::topic::{Group, Topic};
-    use lisa_service::http::auth::{Scope, Token};
     use utoipa::OpenApi as _;
 
+    use super::super::auth::{Scope, Token};
     use super::*;
 
     #[derive(utoipa::OpenApi)]
-    #[openapi(paths(super::super::message::get_message, super::super::message::send))]
+    #[openapi(paths(show, send))]
     struct Routes;
+
+    #[utoipa::path(get, path = "/{topic}/{id}", params(TopicPath), responses((status = 200, body = String)))]
+    #[expect(dead_code, reason = "only described")]
+    fn show() {}
+
+    #[utoipa::path(post, path = "/{topic}", params(TopicPath), responses((status = 202, body = String)))]
+    #[expect(dead_code, reason = "only described")]
+    fn send() {}
 
     #[test]
     fn every_refusal_is_a_problem_and_a_token_is_required_only_if_configured() {
         let get = |tokens: &TokenSet| {
             let description = complete(&Routes::openapi(), tokens);
             (
-                description["paths"]["/v1/topics/{topic}/messages/{id}"]["get"]["responses"]
-                    .clone(),
+                description["paths"]["/{topic}/{id}"]["get"]["responses"].clone(),
                 description,
             )
         };
@@ -301,7 +350,7 @@ mod tests {
     #[test]
     fn the_patterns_are_those_of_the_names() {
         let description = complete(&Routes::openapi(), &TokenSet::default());
-        let send = &description["paths"]["/v1/topics/{topic}/messages"]["post"];
+        let send = &description["paths"]["/{topic}"]["post"];
         let topic = &send["parameters"][0];
         assert_eq!(
             (&topic["name"], &topic["schema"]["pattern"]),
