@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Command, CommandFactory};
@@ -13,10 +14,10 @@ use lisa_core::message::MessageOptions;
 use lisa_core::state::Settled;
 use lisa_service::config::{Key, keys, schema};
 use lisa_service::http::unknown_route;
-use lisa_service::metrics::Metrics;
+use lisa_service::metrics::{Metrics, TopicReading};
 use lisa_tests::{Api, Binary, SOON, Server, eventually, free_port};
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -228,7 +229,7 @@ fn each_interface_takes_the_options_from_their_declaration() {
     for (path, named) in [
         // The id has two headers, and the key also names existing messages.
         ("producer/src/http/headers.rs", &["id", "key"][..]),
-        ("producer/src/http/description.rs", &["id"]),
+        ("shared/service/src/http/description.rs", &["id"]),
         ("producer/src/batch_line.rs", &["id"]),
         // The alias `--at`.
         ("producer/src/cli/options.rs", &["deliver_at"]),
@@ -270,22 +271,22 @@ fn record_all(metrics: &Metrics) {
     metrics.source_up("delayed", true);
     metrics.source_message("delayed", "accepted");
     metrics.reclaimed(t, g, "retry", 1);
-    metrics.topic_messages(t, g, "ready", 1);
-    metrics.topic_events(t, "accepted", 1);
-    metrics.topic_stored(t, 1);
-    metrics.topic_due(t, "1m", 1);
-    metrics.topic_bytes(t, 1);
-    metrics.topic_limits(t, Some(1), Some(1));
-    metrics.topic_tombstones(t, 1);
-    metrics.topic_paused(t, g, true);
-    metrics.topic_retiring(t, g, true);
-    metrics.topic_unconfigured(t, g, true);
-    metrics.topic_consumers(t, g, 1);
-    metrics.topic_oldest_due_age(t, g, s);
-    metrics.topic_oldest_ready_age(t, g, s);
-    metrics.conservation_error(t, 1);
-    metrics.missing_records(t, 1);
-    metrics.doctor_findings(t, "orphan", 1);
+    let group = json!({
+        "group": g, "backlog": 0, "parked": 0, "ready": 1, "in_flight": 0, "retry": 0, "garbage": 0, "consumers": 0,
+        "oldest_due_age_ms": 0, "oldest_ready_age_ms": 0,
+    });
+    let stats = json!({
+        "topic": t, "paused": false, "class": "plain", "stored": 1, "waiting": 0, "tombstones": 0, "overdue_ms": 0,
+        "groups": [group], "counters": {}, "conservation_error": 0,
+    });
+    metrics.topics(vec![Arc::new(TopicReading {
+        stats: serde_json::from_value(stats).unwrap(),
+        due: vec![("1m", 1)],
+        max_messages: Some(1),
+        max_bytes: Some(1),
+    })]);
+    let findings = [("orphan", 1)].into();
+    metrics.doctor_findings([(t.parse().unwrap(), findings)].into());
     metrics.clock_skew(1.0);
     metrics.redis_up(true);
     metrics.redis_evicts(true);

@@ -4,7 +4,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State as With};
 use axum::response::Response;
-use lisa_core::broker::Retirement;
+use lisa_core::broker::{GroupStats, Retirement};
 use lisa_core::message::MessageId;
 use lisa_core::state::{CancelOutcome, RescheduleOutcome};
 use lisa_core::time::{UnixMs, When, parse_duration};
@@ -117,7 +117,7 @@ pub(super) async fn ask_group(
         .groups
         .iter()
         .find(|stats| stats.group == *group)
-        .map_or(0, groups::left_of);
+        .map_or(0, GroupStats::messages);
     let (title, text, label, typed) = match &*verb {
         "drain" => (
             format!("Drain group {group}?"),

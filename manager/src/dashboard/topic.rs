@@ -17,7 +17,6 @@ use super::parts::{
     relative, staleness, state, tag, tile,
 };
 use super::text::{grouped, messages, size, span, visible};
-use crate::operations::groups::counts_of;
 
 pub(super) async fn show(
     With(dashboard): With<Dashboard>,
@@ -174,12 +173,12 @@ fn groups(context: &Context, topic: &str, groups: &[GroupStats]) -> Markup {
                         @if group.unconfigured { " " (tag(Level::Warn, "not configured")) }
                         @if group.instance { " " (tag(Level::Unknown, "instance")) }
                     }
-                    @for (of, (word, number)) in GROUP_STATES.iter().zip(counts_of(group)) {
+                    @for (of, number) in group.by_state() {
                         @let href = match of {
                             State::Garbage => format!("/topics/{topic}/garbage?group={}", group.group),
                             _ => format!("/topics/{topic}/messages?state={}&group={}", of.as_str(), group.group),
                         };
-                        td.n data-label=(word.replace('_', " ")) { (count_link(number, &context.link(href))) }
+                        td.n data-label=(of.as_str().replace('_', " ")) { (count_link(number, &context.link(href))) }
                     }
                     td.n data-label="Oldest due" { @if group.oldest_due_age_ms == 0 { span.zero { "–" } } @else { (span(group.oldest_due_age_ms)) } }
                     td.n data-label="Consumers" {

@@ -3,12 +3,12 @@
 //! The first run after a start has nothing to compare with, and only records the signs. Exactly one manager examines a
 //! topic: the one that holds its first shard.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use lisa_core::broker::{Checkup, Examination, Fault, Outcome, Signs};
 use lisa_core::topic::Topic;
 use lisa_service::config::DoctorMode;
-use lisa_service::metrics::Metrics;
+use lisa_service::metrics::Findings;
 use serde::Serialize;
 use tokio::sync::Mutex;
 use utoipa::ToSchema;
@@ -43,8 +43,8 @@ pub(crate) struct Doctor {
 #[derive(Default)]
 struct Seen {
     signs: Signs,
-    /// The topics with gauges.
-    exported: BTreeSet<Topic>,
+    /// What a scrape shows.
+    exported: BTreeMap<Topic, Findings>,
     /// The reason for examining the topics, until all of them were examined.
     reason: Option<String>,
 }
@@ -67,7 +67,9 @@ impl Doctor {
             return Ok(Report::default());
         }
         let mut seen = self.seen.lock().await;
-        self.forget_gone(&mut seen.exported);
+        let is_known = |topic: &Topic| self.tools.broker.known(topic).is_some();
+        seen.exported.retain(|topic, _| is_known(topic));
+        self.tools.metrics.doctor_findings(seen.exported.clone());
         let assignment = self.tools.assignments.now();
         let mut round = Round::new("doctor", &self.tools);
         let mut signs = Signs::default();
@@ -116,9 +118,10 @@ impl Doctor {
             report.topics += 1;
             report.found += checkup.count(Outcome::Found);
             report.repaired += checkup.count(Outcome::Repaired);
-            export(&self.tools.metrics, &checkup);
+            let left = unrepaired(&checkup);
             self.tools.examinations.note(&self.tools.broker, &checkup);
-            seen.exported.insert(checkup.topic.clone());
+            seen.exported.insert(checkup.topic.clone(), left);
+            self.tools.metrics.doctor_findings(seen.exported.clone());
             log(&checkup);
         }
         if round.is_complete() && !self.tools.is_draining() {
@@ -126,33 +129,18 @@ impl Doctor {
         }
         round.report(report)
     }
-
-    /// Removes the gauges of topics that this process no longer knows.
-    fn forget_gone(&self, exported: &mut BTreeSet<Topic>) {
-        exported.retain(|topic| {
-            let is_known = self.tools.broker.known(topic).is_some();
-            if !is_known {
-                for fault in Fault::ALL {
-                    let metrics = &self.tools.metrics;
-                    metrics.forget_doctor_findings(topic.as_str(), fault.as_str());
-                }
-            }
-            is_known
-        });
-    }
 }
 
-/// Exports the number of faults of each kind that an examination left unrepaired, 0 included.
-fn export(metrics: &Metrics, checkup: &Checkup) {
-    for fault in Fault::ALL {
-        let outcomes = checkup.counts.get(fault);
-        let left = outcomes.and_then(|counts| counts.get(&Outcome::Found));
-        metrics.doctor_findings(
-            checkup.topic.as_str(),
-            fault.as_str(),
-            left.copied().unwrap_or(0),
-        );
-    }
+/// Returns the number of faults of each kind that an examination left unrepaired, 0 included.
+fn unrepaired(checkup: &Checkup) -> Findings {
+    let left = |fault: &Fault| {
+        let left = checkup
+            .counts
+            .get(fault)
+            .and_then(|counts| counts.get(&Outcome::Found));
+        (fault.as_str(), left.copied().unwrap_or(0))
+    };
+    Fault::ALL.iter().map(left).collect()
 }
 
 fn log(checkup: &Checkup) {

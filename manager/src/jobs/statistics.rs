@@ -15,9 +15,9 @@ use lisa_core::broker::{
 use lisa_core::fields::Size;
 use lisa_core::sync::Mutex as SyncMutex;
 use lisa_core::time::{UnixMs, millis};
-use lisa_core::topic::{Topic, TopicSettings};
+use lisa_core::topic::Topic;
 use lisa_service::config::HistoryConfig;
-use lisa_service::metrics::Metrics;
+use lisa_service::metrics::TopicReading;
 use serde::Serialize;
 use tokio::sync::Mutex;
 use utoipa::ToSchema;
@@ -25,7 +25,6 @@ use utoipa::ToSchema;
 use super::history::History;
 use super::round::Round;
 use super::{JobError, Tools};
-use crate::operations::groups;
 
 /// The report of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -56,8 +55,7 @@ struct Written {
 
 /// The exported data of a topic.
 struct Exported {
-    groups: Vec<GroupStats>,
-    conservation_error: u64,
+    reading: Arc<TopicReading>,
     /// The mark read just before the topic was counted, if it held no messages.
     mark: Option<IdleMark>,
     /// The number of runs since the topic was counted.
@@ -94,8 +92,7 @@ impl Exported {
     /// Returns the exported data for one more run, at which the topic was found unchanged.
     fn again(&self, now: UnixMs) -> Self {
         Self {
-            groups: self.groups.clone(),
-            conservation_error: self.conservation_error,
+            reading: self.reading.clone(),
             mark: self.mark.clone(),
             age: self.age + 1,
             packed: self.packed.clone(),
@@ -137,18 +134,20 @@ impl Statistics {
         topic: &TopicHandle,
         stats: &TopicStats,
         now: UnixMs,
-    ) -> Result<Vec<u64>, BrokerError> {
-        if stats.waiting == 0 {
-            return Ok(vec![0; DUE_WITHIN.len()]);
-        }
+    ) -> Result<Vec<(&'static str, u64)>, BrokerError> {
         let ends = DUE_WITHIN.map(|(_, within)| UnixMs::new(now.get() + millis(within)));
-        self.tools.broker.waiting_before(topic, &ends).await
+        let counts = match stats.waiting {
+            0 => vec![0; ends.len()],
+            _ => self.tools.broker.waiting_before(topic, &ends).await?,
+        };
+        let periods = DUE_WITHIN.iter().map(|(within, _)| *within);
+        Ok(periods.zip(counts).collect())
     }
 
     /// Counts the topics whose first shard this manager holds.
     ///
     /// # Errors
-    /// A server did not answer: the gauges of its topics keep their values. Or a topic is damaged: its gauges are removed.
+    /// A server did not answer: the gauges of its topics keep their values. Or a topic is damaged: it has no gauges.
     pub(crate) async fn run_once(&self) -> Result<Report, JobError> {
         let mut round = Round::new("statistics", &self.tools);
         let managers = self.tools.assignments.now().managers.len();
@@ -177,7 +176,7 @@ impl Statistics {
             let before = exported.get(handle.name());
             if let Some(same) = before.map(|before| before.again(now)) {
                 report.topics += 1;
-                report.conservation_error += same.conservation_error;
+                report.conservation_error += same.reading.stats.conservation_error;
                 counted.insert(handle.name().clone(), same);
             }
         }
@@ -195,14 +194,16 @@ impl Statistics {
                     }
                 })?;
                 let due = self.due(topic, &stats, at).await?;
-                for ((within, _), due) in DUE_WITHIN.iter().zip(due) {
-                    let topic = stats.topic.as_str();
-                    self.tools.metrics.topic_due(topic, within, due);
-                }
-                let settings = assigned.current(&self.tools.broker);
-                export(&self.tools.metrics, &stats, settings.settings());
+                let current = assigned.current(&self.tools.broker);
+                let settings = current.settings();
                 log(&stats, exported.get(&stats.topic));
-                Ok((stats, at))
+                let reading = TopicReading {
+                    stats,
+                    due,
+                    max_messages: settings.max_messages,
+                    max_bytes: settings.max_bytes.map(Size::get),
+                };
+                Ok((reading, at))
             };
             (&*assigned.topic, counting)
         });
@@ -216,7 +217,7 @@ impl Statistics {
         });
         let damaged: Vec<_> = damaged.collect();
         for ((assigned, mark), answer) in changed.iter().zip(marks).zip(answers) {
-            let Some((stats, at)) = answer else {
+            let Some((reading, at)) = answer else {
                 if round.is_away(&assigned.topic)
                     && let Some(before) = exported.remove(assigned.topic.name())
                 {
@@ -224,22 +225,21 @@ impl Statistics {
                 }
                 continue;
             };
+            let stats = &reading.stats;
             report.topics += 1;
             report.conservation_error += stats.conservation_error;
             let export = Exported {
-                packed: Counts::pack(Ok((&stats, assigned.topic.settings())), at),
+                packed: Counts::pack(Ok((stats, assigned.topic.settings())), at),
                 found: at,
-                sample: Sample::new(&stats, at).pack(),
-                groups: stats.groups,
-                conservation_error: stats.conservation_error,
+                sample: Sample::new(stats, at).pack(),
                 mark,
                 age: 0,
+                reading: Arc::new(reading),
             };
-            counted.insert(stats.topic, export);
+            counted.insert(assigned.topic.name().clone(), export);
         }
-        for (topic, before) in exported.iter() {
-            forget(&self.tools.metrics, topic, before, counted.get(topic));
-        }
+        let readings = counted.values().map(|counted| counted.reading.clone());
+        self.tools.metrics.topics(readings.collect());
         let counts = counted
             .iter()
             .map(|(topic, counted)| (topic, counted.found, counted.packed.as_str()));
@@ -327,7 +327,7 @@ const UNREAD: Duration = Duration::from_secs(60);
 /// Logs a conservation error when it changes, and logs each group that no consumer has ever read once.
 fn log(stats: &TopicStats, before: Option<&Exported>) {
     let error = stats.conservation_error;
-    if error > 0 && before.map(|before| before.conservation_error) != Some(error) {
+    if error > 0 && before.map(|before| before.reading.stats.conservation_error) != Some(error) {
         tracing::error!(
             topic = %stats.topic,
             conservation_error = error,
@@ -340,7 +340,7 @@ fn log(stats: &TopicStats, before: Option<&Exported>) {
     };
     for group in stats.groups.iter().filter(|group| is_unread(group)) {
         let same = |before: &GroupStats| before.group == group.group && is_unread(before);
-        if !before.is_some_and(|before| before.groups.iter().any(same)) {
+        if !before.is_some_and(|before| before.reading.stats.groups.iter().any(same)) {
             tracing::warn!(
                 topic = %stats.topic, group = %group.group, ready = group.ready,
                 "no consumer has ever read this group; start one, or drop the group"
@@ -348,89 +348,3 @@ fn log(stats: &TopicStats, before: Option<&Exported>) {
         }
     }
 }
-
-fn export(metrics: &Metrics, stats: &TopicStats, settings: &TopicSettings) {
-    let topic = stats.topic.as_str();
-    metrics.topic_messages(topic, "", "waiting", stats.waiting);
-    metrics.topic_stored(topic, stats.stored);
-    metrics.topic_tombstones(topic, stats.tombstones);
-    metrics.topic_paused(topic, "", stats.paused);
-    metrics.topic_oldest_due_age(topic, "", Duration::from_millis(stats.overdue_ms));
-    metrics.conservation_error(topic, stats.conservation_error);
-    metrics.missing_records(topic, stats.missing_records());
-    for event in EVENTS {
-        let count = stats.counters.get(event).copied().unwrap_or(0);
-        metrics.topic_events(topic, event, u64::try_from(count).unwrap_or(0));
-    }
-    let max_bytes = settings.max_bytes.map(Size::get);
-    metrics.topic_limits(topic, settings.max_messages, max_bytes);
-    if max_bytes.is_some() {
-        metrics.topic_bytes(topic, stats.bytes);
-    } else {
-        metrics.forget_bytes(topic);
-    }
-    for group in &stats.groups {
-        let name = group.group.as_str();
-        metrics.topic_paused(topic, name, group.paused);
-        metrics.topic_retiring(topic, name, group.retiring.is_some());
-        metrics.topic_unconfigured(topic, name, group.unconfigured);
-        metrics.topic_consumers(topic, name, group.consumers);
-        let age = Duration::from_millis;
-        metrics.topic_oldest_due_age(topic, name, age(group.oldest_due_age_ms));
-        metrics.topic_oldest_ready_age(topic, name, age(group.oldest_ready_age_ms));
-        for (state, count) in groups::counts_of(group) {
-            metrics.topic_messages(topic, name, state, count);
-        }
-    }
-}
-
-/// Removes the metrics that this run did not refresh: all of a topic, or those of removed groups.
-fn forget(metrics: &Metrics, topic: &Topic, before: &Exported, now: Option<&Exported>) {
-    let topic = topic.as_str();
-    if now.is_none() {
-        metrics.forget_messages(topic, "", "waiting");
-        metrics.forget_group(topic, "");
-        metrics.forget_stored(topic);
-        for (within, _) in DUE_WITHIN {
-            metrics.forget_due(topic, within);
-        }
-        metrics.forget_tombstones(topic);
-        metrics.forget_bytes(topic);
-        metrics.topic_limits(topic, None, None);
-        metrics.forget_losses(topic);
-        for event in EVENTS {
-            metrics.forget_events(topic, event);
-        }
-    }
-    let is_gone = |group: &&GroupStats| {
-        let still = |now: &Exported| now.groups.iter().any(|other| other.group == group.group);
-        !now.is_some_and(still)
-    };
-    for group in before.groups.iter().filter(is_gone) {
-        metrics.forget_group(topic, group.group.as_str());
-        for (state, _) in groups::counts_of(group) {
-            metrics.forget_messages(topic, group.group.as_str(), state);
-        }
-    }
-}
-
-/// The counters in Redis that are exported, each from 0 on: all those that only grow.
-const EVENTS: [&str; 17] = [
-    "accepted",
-    "duplicates",
-    "merged",
-    "acked",
-    "retried",
-    "deferred",
-    "rejected",
-    "exhausted",
-    "reclaimed",
-    "recovered",
-    "requeued",
-    "cancelled",
-    "expired",
-    "lapsed",
-    "purged",
-    "lost",
-    "dropped",
-];

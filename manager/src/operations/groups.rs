@@ -38,23 +38,6 @@ pub(crate) fn is_configured(topic: &TopicHandle, group: &Group) -> bool {
     topic.settings().groups.contains(group)
 }
 
-/// Returns the number of messages that a group still has.
-pub(crate) fn left_of(stats: &GroupStats) -> u64 {
-    counts_of(stats).iter().map(|(_, count)| count).sum()
-}
-
-/// Returns the message counts of a group by state.
-pub(crate) fn counts_of(stats: &GroupStats) -> [(&'static str, u64); 6] {
-    [
-        ("backlog", stats.backlog),
-        ("parked", stats.parked),
-        ("ready", stats.ready),
-        ("in_flight", stats.in_flight),
-        ("retry", stats.retry),
-        ("garbage", stats.garbage),
-    ]
-}
-
 /// A group that was paused or resumed.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct GroupPaused {
@@ -129,7 +112,7 @@ pub(crate) async fn retire(
         group: group.clone(),
         retiring: how,
         changed,
-        left: stats.map_or(0, left_of),
+        left: stats.map_or(0, GroupStats::messages),
         messages_wait,
     })
 }
@@ -207,7 +190,7 @@ pub(crate) async fn warn_unconfigured(broker: &Broker, topic: &TopicHandle) {
             tracing::warn!(
                 topic = %name,
                 %group,
-                messages = left_of(&counts),
+                messages = counts.messages(),
                 "the topic has a group that the configuration does not name and that still gets every message: name it, \
                  or remove it with `lisa-manager groups drain {name} {group}` or `lisa-manager groups drop {name} {group}`"
             );

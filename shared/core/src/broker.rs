@@ -6,6 +6,7 @@
 mod attempts;
 mod audit;
 mod change;
+mod counters;
 mod cursor;
 mod deliver;
 mod doctor;
@@ -50,6 +51,7 @@ use std::time::Duration;
 
 pub use attempts::{FailedAttempt, FailedOutcome};
 pub use audit::{AUDIT_KEPT, AUDIT_WITHIN, AuditEntry, Audited};
+pub use counters::{COUNTERS, Counter};
 pub use cursor::{After, Cursor, EntryPosition, InvalidCursor};
 pub use deliver::{Read, ReaderId};
 pub use doctor::{Checkup, Examination, Finding, Hint, NO_MANAGER, Outcome, Signs};

@@ -19,12 +19,11 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 pub use deliveries::DeliveryMetrics;
-use families::{
-    Counters, Gauges, Histograms, SecondsGauges, counters, gauges, histograms, observe,
-    script_histogram, seconds, seconds_gauges,
-};
+use families::{Counters, Durations, Gauges, SecondsGauges, observe, register, script_histogram};
 use lisa_core::broker::Observer;
 use lisa_core::time::UnixMs;
+use topics::Topics;
+pub use topics::{Findings, TopicReading};
 
 /// The content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -45,9 +44,6 @@ macro_rules! labels {
 
 labels! {
     Topic { topic }
-    TopicEvent { topic, event }
-    TopicCode { topic, code }
-    TopicWithin { topic, within }
     TopicOutcome { topic, outcome }
     Group { topic, group }
     GroupOutcome { topic, group, outcome }
@@ -77,60 +73,103 @@ pub struct Metrics {
     families: Arc<Families>,
 }
 
-struct Families {
-    registry: Registry,
-    messages_sent: Counters<TopicOutcome>,
-    messages_moved: Counters<Topic>,
-    messages_migrated: Counters<Topic>,
-    deliveries: Counters<GroupOutcome>,
-    callbacks: Counters<GroupCallback>,
-    delivery_lateness: Histograms<Group>,
-    handle_duration: Histograms<Group>,
-    suspects: Gauges<GroupState>,
-    pulls_waiting: Gauges<Group>,
-    pulled: Counters<Group>,
-    completed_later: Counters<Group>,
-    sqs_requests: Counters<ActionCode>,
-    sink_up: Gauges<Group>,
-    sink_open: Gauges<Group>,
-    sink_limit: Gauges<Group>,
-    source_up: Gauges<Source>,
-    source_messages: Counters<SourceOutcome>,
-    reclaimed: Counters<GroupTo>,
-    topic_messages: Gauges<GroupState>,
-    topic_events: Counters<TopicEvent>,
-    topic_stored: Gauges<Topic>,
-    topic_due: Gauges<TopicWithin>,
-    topic_bytes: Gauges<Topic>,
-    topic_max_messages: Gauges<Topic>,
-    topic_max_bytes: Gauges<Topic>,
-    topic_tombstones: Gauges<Topic>,
-    topic_paused: Gauges<Group>,
-    topic_retiring: Gauges<Group>,
-    topic_unconfigured: Gauges<Group>,
-    topic_consumers: Gauges<Group>,
-    topic_oldest_due_age: SecondsGauges<Group>,
-    topic_oldest_ready_age: SecondsGauges<Group>,
-    conservation_error: Gauges<Topic>,
-    topic_missing_records: Gauges<Topic>,
-    doctor_findings: Gauges<TopicCode>,
-    clock_skew: Gauge<f64, AtomicU64>,
-    redis_up: Gauge,
-    redis_evicts: Gauge,
-    redis_memory: Gauges<NoLabels>,
-    redis_memory_limit: Gauges<NoLabels>,
-    managers: Gauges<NoLabels>,
-    snapshot_age: SecondsGauges<NoLabels>,
-    redis_errors: Counters<Code>,
-    script: Histograms<Script>,
-    job: Histograms<Job>,
-    job_failures: Counters<Job>,
-    job_last_success: Gauges<Job>,
-    panics: Counters<Task>,
-    schedule_fires: Counters<ScheduleOutcome>,
-    schedule_last: Gauges<RecurringMessage>,
-    http_requests: Counters<Request>,
-    http_request: Histograms<Route>,
+/// Declares families of metrics: the name of each, its help text, its kind and its labels.
+macro_rules! families {
+    ($(#[doc = $help:literal] $name:ident: $kind:ident<$labels:ident>;)+) => {
+        struct Families {
+            registry: Registry,
+            topics: Arc<Topics>,
+            clock_skew: Gauge<f64, AtomicU64>,
+            redis_up: Gauge,
+            redis_evicts: Gauge,
+            script: Durations<Script>,
+            $($name: $kind<$labels>,)+
+        }
+
+        impl Families {
+            /// Creates the families, and registers the declared ones.
+            fn new(registry: &mut Registry) -> Self {
+                Self {
+                    registry: Registry::default(),
+                    topics: Arc::default(),
+                    clock_skew: Gauge::default(),
+                    redis_up: Gauge::default(),
+                    redis_evicts: Gauge::default(),
+                    script: Durations::new_with_constructor(script_histogram),
+                    $($name: register(
+                        registry,
+                        stringify!($name),
+                        $help.trim().trim_end_matches('.'),
+                    ),)+
+                }
+            }
+        }
+    };
+}
+
+families! {
+    /// Number of sends, by outcome or error code.
+    messages_sent: Counters<TopicOutcome>;
+    /// Number of due messages moved to their groups, one per group, including retries.
+    messages_moved: Counters<Topic>;
+    /// Number of messages migrated to another shard while their topic was resharded.
+    messages_migrated: Counters<Topic>;
+    /// Number of ended deliveries, by outcome; stale means lease lost or already settled.
+    deliveries: Counters<GroupOutcome>;
+    /// Number of attempts to send a callback, by outcome of its message and by result: sent, duplicate, full, failed or too_many_hops.
+    callbacks: Counters<GroupCallback>;
+    /// Time from the due time of an attempt to the start of its handler, in seconds.
+    delivery_lateness: Durations<Group>;
+    /// Run time of handlers in seconds.
+    handle_duration: Durations<Group>;
+    /// Number of messages suspected of killing processes, as seen by this one; state is running (on trial) or waiting.
+    suspects: Gauges<GroupState>;
+    /// Number of pulls over HTTP that wait for a message.
+    pulls_waiting: Gauges<Group>;
+    /// Number of deliveries that pulls over HTTP returned.
+    pulled: Counters<Group>;
+    /// Number of deliveries whose handler leaves their completion to a gateway.
+    completed_later: Counters<Group>;
+    /// Number of requests of SQS clients, by action and code: ok, or the code of the error.
+    sqs_requests: Counters<ActionCode>;
+    /// Target of a sink: 0 while it is unavailable (cannot be reached, or blocks all deliveries) or gone (410), else 1.
+    sink_up: Gauges<Group>;
+    /// Circuit breaker of a sink: 1 while only probes are read because its target is unavailable, fails or is gone, else 0.
+    sink_open: Gauges<Group>;
+    /// Number of deliveries of a sink that may run at a time, adapted to what its target accepts; at most the concurrency.
+    sink_limit: Gauges<Group>;
+    /// Source of messages: 0 while its broker is unavailable or the source is blocked, else 1.
+    source_up: Gauges<Source>;
+    /// Number of messages taken off a source, by outcome: accepted, duplicate or refused.
+    source_messages: Counters<SourceOutcome>;
+    /// Number of deliveries reclaimed after their lease expired, by destination: retry, garbage, expired or lost.
+    reclaimed: Counters<GroupTo>;
+    /// Memory that Redis uses for its data, in bytes; in a cluster, that of the fullest server.
+    redis_memory_bytes: Gauges<NoLabels>;
+    /// Memory limit (maxmemory) of the same server, in bytes; only exported if it is set.
+    redis_memory_limit_bytes: Gauges<NoLabels>;
+    /// Number of running managers, as this manager sees them.
+    managers: Gauges<NoLabels>;
+    /// Age of the oldest counts of a topic in the snapshot, in seconds; read once a minute by one manager, if manager.history is on.
+    snapshot_age: SecondsGauges<NoLabels>;
+    /// Number of failed script calls, by error code.
+    redis_errors: Counters<Code>;
+    /// Run time of maintenance jobs in seconds, including failed runs.
+    job: Durations<Job>;
+    /// Number of failed runs of maintenance jobs.
+    job_failures: Counters<Job>;
+    /// Time at which a maintenance job last succeeded, in seconds since the epoch on this host's clock.
+    job_last_success_timestamp_seconds: Gauges<Job>;
+    /// Number of panics, by task; each ended only one loop, job, connection, request or task.
+    panics: Counters<Task>;
+    /// Number of schedule times processed, by outcome: sent, late, known (already sent) or failed.
+    schedule_fires: Counters<ScheduleOutcome>;
+    /// Newest time of a schedule for which its message is stored, in seconds since the epoch; may be in the future.
+    schedule_last_timestamp_seconds: Gauges<RecurringMessage>;
+    /// Number of answered HTTP requests.
+    http_requests: Counters<Request>;
+    /// Time from the head of an HTTP request to the head of its response, in seconds.
+    http_request: Durations<Route>;
 }
 
 impl Metrics {
@@ -152,250 +191,13 @@ impl Metrics {
             "Number of log lines that were lost because stderr was closed, full or blocked",
             crate::telemetry::lost_lines(),
         );
-        let families = Families {
-            messages_sent: counters(
-                lisa,
-                "messages_sent",
-                "Number of sends, by outcome or error code",
-            ),
-            messages_moved: counters(
-                lisa,
-                "messages_moved",
-                "Number of due messages moved to their groups, one per group, including retries",
-            ),
-            messages_migrated: counters(
-                lisa,
-                "messages_migrated",
-                "Number of messages migrated to another shard while their topic was resharded",
-            ),
-            deliveries: counters(
-                lisa,
-                "deliveries",
-                "Number of ended deliveries, by outcome; stale means lease lost or already settled",
-            ),
-            callbacks: counters(
-                lisa,
-                "callbacks",
-                "Number of attempts to send a callback, by outcome of its message and by result: sent, duplicate, full, failed or too_many_hops",
-            ),
-            delivery_lateness: seconds(
-                lisa,
-                "delivery_lateness",
-                "Time from the due time of an attempt to the start of its handler, in seconds",
-            ),
-            handle_duration: seconds(lisa, "handle_duration", "Run time of handlers in seconds"),
-            suspects: gauges(
-                lisa,
-                "suspects",
-                "Number of messages suspected of killing processes, as seen by this one; state is running (on trial) or waiting",
-            ),
-            pulls_waiting: gauges(
-                lisa,
-                "pulls_waiting",
-                "Number of pulls over HTTP that wait for a message",
-            ),
-            pulled: counters(
-                lisa,
-                "pulled",
-                "Number of deliveries that pulls over HTTP returned",
-            ),
-            completed_later: counters(
-                lisa,
-                "completed_later",
-                "Number of deliveries whose handler leaves their completion to a gateway",
-            ),
-            sqs_requests: counters(
-                lisa,
-                "sqs_requests",
-                "Number of requests of SQS clients, by action and code: ok, or the code of the error",
-            ),
-            sink_up: gauges(
-                lisa,
-                "sink_up",
-                "Target of a sink: 0 while it is unavailable (cannot be reached, or blocks all deliveries) or gone (410), else 1",
-            ),
-            sink_open: gauges(
-                lisa,
-                "sink_open",
-                "Circuit breaker of a sink: 1 while only probes are read because its target is unavailable, fails or is gone, else 0",
-            ),
-            sink_limit: gauges(
-                lisa,
-                "sink_limit",
-                "Number of deliveries of a sink that may run at a time, adapted to what its target accepts; at most the concurrency",
-            ),
-            source_up: gauges(
-                lisa,
-                "source_up",
-                "Source of messages: 0 while its broker is unavailable or the source is blocked, else 1",
-            ),
-            source_messages: counters(
-                lisa,
-                "source_messages",
-                "Number of messages taken off a source, by outcome: accepted, duplicate or refused",
-            ),
-            reclaimed: counters(
-                lisa,
-                "reclaimed",
-                "Number of deliveries reclaimed after their lease expired, by destination: retry, garbage, expired or lost",
-            ),
-            topic_messages: gauges(
-                lisa,
-                "topic_messages",
-                "Number of messages by state (garbage: dead letters); group is empty for state waiting",
-            ),
-            topic_events: counters(
-                lisa,
-                "topic_events",
-                "Number of events of a topic's messages since the topic was declared, as counted by Redis",
-            ),
-            topic_stored: gauges(
-                lisa,
-                "topic_stored",
-                "Number of stored messages, each counted once for all its groups",
-            ),
-            topic_due: gauges(
-                lisa,
-                "topic_due",
-                "Number of waiting messages that become due within a period: 1m, 1h or 24h; those that are due already count, too",
-            ),
-            topic_bytes: gauges(
-                lisa,
-                "topic_bytes",
-                "Size of the stored records in bytes; only exported if max_bytes is set",
-            ),
-            topic_max_messages: gauges(
-                lisa,
-                "topic_max_messages",
-                "Largest number of stored messages of a topic; only exported if max_messages is set",
-            ),
-            topic_max_bytes: gauges(
-                lisa,
-                "topic_max_bytes",
-                "Largest size of a topic's stored records and tombstones in bytes; only exported if max_bytes is set",
-            ),
-            topic_tombstones: gauges(
-                lisa,
-                "topic_tombstones",
-                "Number of ids of ended messages that are remembered for the dedup window (tombstones)",
-            ),
-            topic_paused: gauges(
-                lisa,
-                "topic_paused",
-                "Pause of a group: 1 if paused, else 0; group is empty for the topic",
-            ),
-            topic_retiring: gauges(
-                lisa,
-                "topic_retiring",
-                "Retirement of a group: 1 if it is being drained or dropped, else 0",
-            ),
-            topic_unconfigured: gauges(
-                lisa,
-                "topic_unconfigured",
-                "Group without configuration: 1 if the managers' file does not name it (it still gets all messages), else 0",
-            ),
-            topic_consumers: gauges(
-                lisa,
-                "topic_consumers",
-                "Number of consumers of a group that reported within the last 30 s",
-            ),
-            topic_oldest_due_age: seconds_gauges(
-                lisa,
-                "topic_oldest_due_age",
-                "Age of the oldest due message that no consumer holds, in seconds since it was due; group is empty for the topic",
-            ),
-            topic_oldest_ready_age: seconds_gauges(
-                lisa,
-                "topic_oldest_ready_age",
-                "Consumer lag: age of the first ready message of a group that no consumer has read, in seconds since it was due",
-            ),
-            conservation_error: gauges(
-                lisa,
-                "conservation_error",
-                "Number of messages that are unaccounted for; normally 0",
-            ),
-            topic_missing_records: gauges(
-                lisa,
-                "topic_missing_records",
-                "Lower bound of the number of messages that have no record; normally 0",
-            ),
-            doctor_findings: gauges(
-                lisa,
-                "doctor_findings",
-                "Number of faults that the last examination of a topic found and did not repair, by code",
-            ),
-            clock_skew: Gauge::default(),
-            redis_up: Gauge::default(),
-            redis_evicts: Gauge::default(),
-            redis_memory: gauges(
-                lisa,
-                "redis_memory_bytes",
-                "Memory that Redis uses for its data, in bytes; in a cluster, that of the fullest server",
-            ),
-            redis_memory_limit: gauges(
-                lisa,
-                "redis_memory_limit_bytes",
-                "Memory limit (maxmemory) of the same server, in bytes; only exported if it is set",
-            ),
-            managers: gauges(
-                lisa,
-                "managers",
-                "Number of running managers, as this manager sees them",
-            ),
-            snapshot_age: seconds_gauges(
-                lisa,
-                "snapshot_age",
-                "Age of the oldest counts of a topic in the snapshot, in seconds; read once a minute by one manager, if manager.history is on",
-            ),
-            redis_errors: counters(
-                lisa,
-                "redis_errors",
-                "Number of failed script calls, by error code",
-            ),
-            script: histograms(
-                lisa,
-                "script",
-                "Round-trip time of successful script calls in seconds",
-                script_histogram,
-            ),
-            job: seconds(
-                lisa,
-                "job",
-                "Run time of maintenance jobs in seconds, including failed runs",
-            ),
-            job_failures: counters(
-                lisa,
-                "job_failures",
-                "Number of failed runs of maintenance jobs",
-            ),
-            job_last_success: gauges(
-                lisa,
-                "job_last_success_timestamp_seconds",
-                "Time at which a maintenance job last succeeded, in seconds since the epoch on this host's clock",
-            ),
-            panics: counters(
-                lisa,
-                "panics",
-                "Number of panics, by task; each ended only one loop, job, connection, request or task",
-            ),
-            schedule_fires: counters(
-                lisa,
-                "schedule_fires",
-                "Number of schedule times processed, by outcome: sent, late, known (already sent) or failed",
-            ),
-            schedule_last: gauges(
-                lisa,
-                "schedule_last_timestamp_seconds",
-                "Newest time of a schedule for which its message is stored, in seconds since the epoch; may be in the future",
-            ),
-            http_requests: counters(lisa, "http_requests", "Number of answered HTTP requests"),
-            http_request: seconds(
-                lisa,
-                "http_request",
-                "Time from the head of an HTTP request to the head of its response, in seconds",
-            ),
-            registry: Registry::default(),
-        };
+        let families = Families::new(lisa);
+        lisa.register_with_unit(
+            "script",
+            "Round-trip time of successful script calls in seconds",
+            Unit::Seconds,
+            families.script.clone(),
+        );
         lisa.register_with_unit(
             "clock_skew",
             "Redis's clock minus this host's clock, in seconds",
@@ -412,6 +214,7 @@ impl Metrics {
             "Eviction in Redis: 1 if it may delete messages to free memory, else 0",
             families.redis_evicts.clone(),
         );
+        lisa.register_collector(Box::new(families.topics.clone()));
         let families = Arc::new(Families {
             registry,
             ..families
@@ -489,13 +292,15 @@ impl Metrics {
     pub fn redis_memory(&self, used: u64, limit: u64) {
         let families = &self.families;
         families
-            .redis_memory
+            .redis_memory_bytes
             .get_or_create(&NoLabels {})
             .set(signed(used));
         if limit == 0 {
-            families.redis_memory_limit.remove(&NoLabels {});
+            families.redis_memory_limit_bytes.remove(&NoLabels {});
         } else {
-            let gauge = families.redis_memory_limit.get_or_create(&NoLabels {});
+            let gauge = families
+                .redis_memory_limit_bytes
+                .get_or_create(&NoLabels {});
             gauge.set(signed(limit));
         }
     }
@@ -537,7 +342,10 @@ impl Metrics {
 
     /// Sets the time at which a maintenance job last succeeded.
     pub fn job_succeeded(&self, job: &str, at: UnixMs) {
-        let last = self.families.job_last_success.get_or_create(&Job::new(job));
+        let last = self
+            .families
+            .job_last_success_timestamp_seconds
+            .get_or_create(&Job::new(job));
         last.set(signed(at.get() / 1000));
     }
 
@@ -556,7 +364,7 @@ impl Metrics {
     pub fn schedule_last(&self, schedule: &str, time: UnixMs) {
         let last = self
             .families
-            .schedule_last
+            .schedule_last_timestamp_seconds
             .get_or_create(&RecurringMessage::new(schedule));
         last.set(signed(time.get() / 1000));
     }

@@ -13,7 +13,7 @@ use super::{be_sure, choose_group, complete, counted, of_group, print, topic_sta
 use crate::cli::args::GroupArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::operations::groups::{self, Dropped, GroupRetired, GroupView, counts_of, left_of};
+use crate::operations::groups::{self, Dropped, GroupRetired, GroupView};
 use crate::operations::topics::{Missing, StatsList};
 
 /// The pause between two looks at a group that a manager drops.
@@ -76,7 +76,7 @@ pub(crate) async fn list(
             configured.to_owned(),
             state.to_owned(),
         ];
-        row.extend(counts_of(&group.stats).map(|(_, count)| count.to_string()));
+        row.extend(group.stats.by_state().map(|(_, count)| count.to_string()));
         row.extend([
             group.stats.consumers.to_string(),
             group.stats.oldest_ready_age_ms.to_string(),
@@ -102,14 +102,12 @@ pub(crate) async fn drain(
         return Ok(output.object(&retired)?);
     }
     let (name, already) = (name_of(of), already(retired.changed));
-    let Some(stats) = stats.filter(|stats| left_of(stats) > 0) else {
+    let Some(stats) = stats.filter(|stats| stats.messages() > 0) else {
         return print(&format!("{name} is{already} draining, and empty"));
     };
-    let left: Vec<String> = counts_of(&stats)
-        .into_iter()
-        .filter(|(_, count)| *count > 0)
-        .map(|(state, count)| format!("{count} {}", state.replace('_', " ")))
-        .collect();
+    let left = stats.by_state().into_iter().filter(|(_, count)| *count > 0);
+    let left = left.map(|(state, count)| format!("{count} {}", state.as_str().replace('_', " ")));
+    let left: Vec<_> = left.collect();
     print(&format!("{name} is{already} draining: {}", left.join(", ")))?;
     if stats.paused {
         print("it is paused: draining continues when it is resumed")?;
@@ -178,7 +176,7 @@ async fn confirm(client: &Client, of: &GroupArgs) -> Result<(), CliError> {
     let stats = group_stats(client, of).await?;
     prompt(format_args!(
         "permanently drop {} of {}? [y/N] ",
-        counted(stats.as_ref().map_or(0, left_of), "message"),
+        counted(stats.as_ref().map_or(0, GroupStats::messages), "message"),
         name_of(of)
     ));
     be_sure()
@@ -227,7 +225,7 @@ async fn drop_all(
                 gone: true,
             });
         };
-        let messages = left.saturating_sub(left_of(&stats));
+        let messages = left.saturating_sub(stats.messages());
         if stats.retiring != Some(Retirement::Drop) {
             return Ok(Dropped {
                 messages,

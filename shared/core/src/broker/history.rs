@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::broker::counters::COUNTERS;
 use crate::broker::execute::Repeat;
 use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError, TopicHandle, TopicStats};
@@ -85,15 +86,15 @@ pub struct Sample {
 impl Sample {
     /// Returns the sample of a topic that was counted at `at`, without lateness.
     pub fn new(stats: &TopicStats, at: UnixMs) -> Self {
-        let counter = |names: &[&str]| {
-            let counts = names.iter().filter_map(|name| stats.counters.get(*name));
-            u64::try_from(counts.sum::<i64>()).unwrap_or(0)
-        };
+        let counter = |name: &str| stats.counters.get(name).copied().unwrap_or(0);
+        let discarded = COUNTERS.iter().filter(|counter| counter.is_garbage);
+        let discarded: i64 = discarded.map(|of| counter(of.name)).sum();
+        let number = |count| u64::try_from(count).unwrap_or(0);
         let mut sample = Self {
-            sent: counter(&["accepted"]),
-            acked: counter(&["acked"]),
-            retried: counter(&["retried"]),
-            discarded: counter(&["rejected", "exhausted", "lapsed"]),
+            sent: number(counter("accepted")),
+            acked: number(counter("acked")),
+            retried: number(counter("retried")),
+            discarded: number(discarded),
             waiting: stats.waiting,
             due_since: (stats.overdue_ms > 0)
                 .then(|| UnixMs::new(at.get().saturating_sub(stats.overdue_ms))),

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::broker::counters::{COUNTERS, Counter};
 use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError, GroupStats, Retirement, TopicStats};
 use crate::scripts::NoteCounts;
@@ -18,28 +19,6 @@ const BATCH: usize = 100;
 
 /// The format of a value. A reader that does not know it reports the topic as unreadable.
 const FORMAT: u8 = 1;
-
-/// The counters of a topic in their order within a value. New ones are appended.
-const COUNTERS: [&str; 18] = [
-    "accepted",
-    "duplicates",
-    "merged",
-    "moved",
-    "acked",
-    "retried",
-    "deferred",
-    "rejected",
-    "exhausted",
-    "reclaimed",
-    "recovered",
-    "requeued",
-    "cancelled",
-    "expired",
-    "lapsed",
-    "purged",
-    "lost",
-    "dropped",
-];
 
 /// The newest counts of all topics.
 #[derive(Clone, Debug, PartialEq)]
@@ -269,7 +248,7 @@ fn flags<const N: usize>(flags: [bool; N]) -> u8 {
 
 impl PackedCounts {
     fn new(stats: &TopicStats, settings: &TopicSettings, at: UnixMs) -> Self {
-        let counter = |name: &&str| stats.counters.get(*name).copied().unwrap_or(0);
+        let counter = |of: &Counter| stats.counters.get(of.name).copied().unwrap_or(0);
         let mut counters: Vec<i64> = COUNTERS.iter().map(counter).collect();
         while counters.last() == Some(&0) {
             counters.pop();
@@ -384,7 +363,7 @@ impl Packed {
             migrating,
             groups: groups.into_iter().map(|group| group.unpack(at)).collect(),
             counters: counters
-                .map(|(name, count)| ((*name).to_owned(), count))
+                .map(|(of, count)| (of.name.to_owned(), count))
                 .collect(),
             conservation_error,
         };

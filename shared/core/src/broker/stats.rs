@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::broker::counters::COUNTERS;
 use crate::broker::execute::Tries;
 use crate::broker::shards::unless_gone;
 use crate::broker::{Broker, BrokerError, Retirement, TopicHandle};
 use crate::scripts::{GroupCounts, Stats, StatsReply};
+use crate::state::State;
 use crate::time::{UnixMs, millis};
 use crate::topic::{Group, Shard, Topic};
 
@@ -101,11 +103,8 @@ impl TopicStats {
     /// stored. It must be 0.
     #[must_use]
     pub fn missing_records(&self) -> u64 {
-        let held = |group: &GroupStats| {
-            let stream = group.ready + group.in_flight;
-            stream + group.backlog + group.parked + group.retry + group.garbage
-        };
-        let held = self.groups.iter().map(held).max().unwrap_or(0);
+        let held = self.groups.iter().map(GroupStats::messages).max();
+        let held = held.unwrap_or(0);
         (self.waiting + held).saturating_sub(self.stored)
     }
 
@@ -319,6 +318,25 @@ impl TopicStats {
 }
 
 impl GroupStats {
+    /// Returns its messages by state.
+    #[must_use]
+    pub const fn by_state(&self) -> [(State, u64); 6] {
+        [
+            (State::Backlog, self.backlog),
+            (State::Parked, self.parked),
+            (State::Ready, self.ready),
+            (State::InFlight, self.in_flight),
+            (State::Retry, self.retry),
+            (State::Garbage, self.garbage),
+        ]
+    }
+
+    /// Returns the number of messages that it has.
+    #[must_use]
+    pub fn messages(&self) -> u64 {
+        self.by_state().iter().map(|(_, count)| count).sum()
+    }
+
     fn new(group: &Group) -> Self {
         Self {
             group: group.clone(),
@@ -356,33 +374,26 @@ impl GroupStats {
 
 /// Returns true if a consumer of a group has ended an attempt, or died during one.
 fn was_read(group: &Group, shard: &StatsReply) -> bool {
-    const TRACES: [&str; 6] = [
-        "acked",
-        "retried",
-        "deferred",
-        "rejected",
-        "exhausted",
-        "reclaimed",
-    ];
-    TRACES
-        .iter()
-        .any(|trace| shard.counters.contains_key(&format!("{trace}:{group}")))
+    let mut traces = COUNTERS.iter().filter(|counter| counter.is_of_reader);
+    traces.any(|trace| {
+        let name = format!("{}:{group}", trace.name);
+        shard.counters.contains_key(&name)
+    })
 }
 
 /// Adds up the differences of both laws. For the topic: accepted = waiting + cancelled + merged + moved. For each group,
 /// and for the removed groups together: moved = messages in any state of the group + messages that ended there. What
 /// shifted from another shard to this one counts on the left.
 fn conservation_error(names: &[Group], shard: &StatsReply) -> u64 {
-    const ENDS: [&str; 6] = ["acked", "cancelled", "expired", "purged", "lost", "dropped"];
     let count = |name: &str| -> i64 {
         let value = shard.counters.get(name);
         value.and_then(|value| value.parse().ok()).unwrap_or(0)
     };
     let stored = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let of_group = |group: &str, held: i64| {
-        let ended: i64 = ENDS
-            .iter()
-            .map(|end| count(&format!("{end}:{group}")))
+        let ends = COUNTERS.iter().filter(|counter| counter.is_end);
+        let ended: i64 = ends
+            .map(|end| count(&format!("{}:{group}", end.name)))
             .sum();
         (count(&format!("moved:{group}")) + count(&format!("shifted:{group}")) - held - ended)
             .unsigned_abs()

@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 
 /// The upper bounds of buckets for lateness, handlers, jobs and requests, in seconds.
 const SECONDS: [f64; 15] = [
@@ -25,7 +25,7 @@ const SCRIPT_SECONDS: [f64; 12] = [
 pub(super) type Counters<L> = Family<L, Counter>;
 pub(super) type Gauges<L> = Family<L, Gauge>;
 pub(super) type SecondsGauges<L> = Family<L, Gauge<f64, AtomicU64>>;
-pub(super) type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
+pub(super) type Durations<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// The trait bounds of a label set.
 pub(super) trait Labels:
@@ -35,49 +35,56 @@ pub(super) trait Labels:
 
 impl<T: Clone + fmt::Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static> Labels for T {}
 
-pub(super) fn counters<L: Labels>(registry: &mut Registry, name: &str, help: &str) -> Counters<L> {
-    let family = Counters::default();
-    registry.register(name, help, family.clone());
-    family
+/// A kind of families.
+pub(super) trait Kind: Metric + Clone {
+    /// The unit, which is appended to the name.
+    const UNIT: Option<Unit> = None;
+
+    fn create() -> Self;
 }
 
-pub(super) fn gauges<L: Labels>(registry: &mut Registry, name: &str, help: &str) -> Gauges<L> {
-    let family = Gauges::default();
-    registry.register(name, help, family.clone());
-    family
+impl<L: Labels> Kind for Counters<L> {
+    fn create() -> Self {
+        Self::default()
+    }
 }
 
-/// Registers a family of gauges in seconds; the unit is appended to the name.
-pub(super) fn seconds_gauges<L: Labels>(
-    registry: &mut Registry,
-    name: &str,
-    help: &str,
-) -> SecondsGauges<L> {
-    let family = SecondsGauges::default();
-    registry.register_with_unit(name, help, Unit::Seconds, family.clone());
-    family
+impl<L: Labels> Kind for Gauges<L> {
+    fn create() -> Self {
+        Self::default()
+    }
 }
 
-/// Registers a family of histograms in seconds; the unit is appended to the name.
-pub(super) fn histograms<L: Labels>(
-    registry: &mut Registry,
-    name: &str,
-    help: &str,
-    make: fn() -> Histogram,
-) -> Histograms<L> {
-    let family = Histograms::new_with_constructor(make);
-    registry.register_with_unit(name, help, Unit::Seconds, family.clone());
-    family
+impl<L: Labels> Kind for SecondsGauges<L> {
+    const UNIT: Option<Unit> = Some(Unit::Seconds);
+
+    fn create() -> Self {
+        Self::default()
+    }
 }
 
-pub(super) fn seconds<L: Labels>(registry: &mut Registry, name: &str, help: &str) -> Histograms<L> {
-    histograms(registry, name, help, || Histogram::new(SECONDS))
+impl<L: Labels> Kind for Durations<L> {
+    const UNIT: Option<Unit> = Some(Unit::Seconds);
+
+    fn create() -> Self {
+        Self::new_with_constructor(|| Histogram::new(SECONDS))
+    }
+}
+
+/// Creates and registers a family.
+pub(super) fn register<K: Kind>(registry: &mut Registry, name: &str, help: &str) -> K {
+    let family = K::create();
+    match K::UNIT {
+        Some(unit) => registry.register_with_unit(name, help, unit, family.clone()),
+        None => registry.register(name, help, family.clone()),
+    }
+    family
 }
 
 pub(super) fn script_histogram() -> Histogram {
     Histogram::new(SCRIPT_SECONDS)
 }
 
-pub(super) fn observe<L: Labels>(family: &Histograms<L>, labels: &L, took: Duration) {
+pub(super) fn observe<L: Labels>(family: &Durations<L>, labels: &L, took: Duration) {
     family.get_or_create(labels).observe(took.as_secs_f64());
 }

@@ -2,6 +2,25 @@
 
 use super::*;
 use lisa_core::state::Settled;
+use serde_json::json;
+
+/// Returns the counts of a topic with one group.
+fn reading() -> TopicReading {
+    let stats = json!({
+        "topic": "orders", "paused": true, "class": "plain", "stored": 9, "waiting": 5, "tombstones": 7,
+        "overdue_ms": 1500, "bytes": 900, "counters": { "accepted": 9, "merged": 4, "moved": 1 }, "conservation_error": 0,
+        "groups": [{
+            "group": "billing", "backlog": 0, "parked": 0, "ready": 3, "in_flight": 4, "retry": 0, "garbage": 0,
+            "consumers": 2, "oldest_due_age_ms": 1500, "oldest_ready_age_ms": 90_000, "unconfigured": true,
+        }],
+    });
+    TopicReading {
+        stats: serde_json::from_value(stats).unwrap(),
+        due: vec![("1m", 1), ("1h", 2), ("24h", 5)],
+        max_messages: Some(10),
+        max_bytes: Some(1000),
+    }
+}
 
 fn metrics() -> Metrics {
     Metrics::new(Registry::default(), "1.2.3", "manager")
@@ -18,21 +37,9 @@ fn the_names_are_the_documented_ones() {
     deliveries.handled(Duration::from_millis(40));
     m.suspects("orders", "billing", "waiting", 3);
     m.reclaimed("orders", "billing", "retry", 1);
-    m.topic_messages("orders", "", "waiting", 5);
-    m.topic_events("orders", "merged", 3);
-    m.topic_events("orders", "merged", 4);
-    m.topic_stored("orders", 9);
-    m.topic_bytes("orders", 900);
-    m.topic_limits("orders", Some(10), Some(1000));
-    m.topic_paused("orders", "", true);
-    m.topic_retiring("orders", "billing", false);
-    m.topic_unconfigured("orders", "billing", true);
-    m.topic_consumers("orders", "billing", 2);
-    m.topic_oldest_due_age("orders", "", Duration::from_millis(1500));
-    m.topic_oldest_ready_age("orders", "billing", Duration::from_secs(90));
-    m.conservation_error("orders", 0);
-    m.missing_records("orders", 3);
-    m.doctor_findings("orders", "orphan", 2);
+    m.topics(vec![Arc::new(reading())]);
+    let findings = Findings::from([("orphan", 2)]);
+    m.doctor_findings([("orders".parse().unwrap(), findings)].into());
     m.clock_skew(-0.25);
     m.redis_up(true);
     m.redis_memory(5, 10);
@@ -59,6 +66,10 @@ fn the_names_are_the_documented_ones() {
         r#"lisa_reclaimed_total{topic="orders",group="billing",to="retry"} 1"#,
         r#"lisa_topic_messages{topic="orders",group="",state="waiting"} 5"#,
         r#"lisa_topic_events_total{topic="orders",event="merged"} 4"#,
+        r#"lisa_topic_messages{topic="orders",group="billing",state="in_flight"} 4"#,
+        r#"lisa_topic_due{topic="orders",within="24h"} 5"#,
+        r#"lisa_topic_tombstones{topic="orders"} 7"#,
+        r#"lisa_doctor_findings{topic="orders",code="orphan"} 2"#,
         r#"lisa_topic_stored{topic="orders"} 9"#,
         r#"lisa_topic_bytes{topic="orders"} 900"#,
         r#"lisa_topic_max_messages{topic="orders"} 10"#,
@@ -120,45 +131,39 @@ fn deliveries_of_one_group_are_counted_together_and_only_by_the_outcomes_they_ha
 }
 
 #[test]
-fn a_forgotten_gauge_is_gone() {
+fn a_topic_that_is_not_read_any_more_is_gone() {
     let m = metrics();
-    m.topic_messages("orders", "g1", "ready", 1);
-    m.forget_messages("orders", "g1", "ready");
-    assert!(!m.encode().contains("g1"));
-    m.topic_events("orders", "merged", 1);
-    m.forget_events("orders", "merged");
-    m.topic_stored("orders", 1);
-    m.forget_stored("orders");
-    m.topic_bytes("orders", 1);
-    m.forget_bytes("orders");
-    m.topic_paused("orders", "g1", true);
-    m.topic_retiring("orders", "g1", true);
-    m.topic_unconfigured("orders", "g1", true);
-    m.topic_consumers("orders", "g1", 1);
-    m.topic_oldest_due_age("orders", "g1", Duration::ZERO);
-    m.topic_oldest_ready_age("orders", "g1", Duration::ZERO);
-    m.forget_group("orders", "g1");
-    m.conservation_error("orders", 1);
-    m.missing_records("orders", 1);
-    m.forget_losses("orders");
+    m.topics(vec![Arc::new(reading())]);
+    let text = m.encode();
+    assert!(
+        !text.contains(r#"event="moved""#),
+        "only for the sums: {text}"
+    );
+    m.topics(Vec::new());
     m.suspects("orders", "g1", "running", 1);
     m.suspects("orders", "g1", "waiting", 1);
     m.forget_suspects("orders", "g1");
-    m.doctor_findings("orders", "orphan", 1);
-    m.forget_doctor_findings("orders", "orphan");
     assert!(!m.encode().contains("orders"));
 }
 
 #[test]
 fn a_limit_that_is_not_set_is_not_exported() {
     let m = metrics();
-    m.topic_limits("orders", Some(10), None);
-    m.redis_memory(5, 10);
-    assert!(!m.encode().contains("lisa_topic_max_bytes{"));
-    m.topic_limits("orders", None, None);
+    let unlimited = TopicReading {
+        max_messages: None,
+        max_bytes: None,
+        ..reading()
+    };
+    m.topics(vec![Arc::new(unlimited)]);
     m.redis_memory(6, 0);
     let text = m.encode();
-    assert!(!text.contains("lisa_topic_max_messages{"), "{text}");
-    assert!(!text.contains("lisa_redis_memory_limit_bytes{"), "{text}");
+    for name in [
+        "topic_max_messages",
+        "topic_max_bytes",
+        "topic_bytes",
+        "redis_memory_limit_bytes",
+    ] {
+        assert!(!text.contains(&format!("lisa_{name}{{")), "{text}");
+    }
     assert!(text.contains("lisa_redis_memory_bytes{} 6"), "{text}");
 }

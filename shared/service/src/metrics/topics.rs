@@ -1,213 +1,256 @@
-//! The gauges and counters of topics and their groups, which a manager reads from Redis and removes when they are gone.
+//! The metrics of topics and their groups, as a manager read them last. A scrape shows what is in the newest reading, so
+//! nothing has to be removed.
 
-use std::sync::atomic::Ordering;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Group, GroupState, Metrics, Topic, TopicCode, TopicEvent, TopicWithin, signed};
+use lisa_core::broker::{COUNTERS, GroupStats, TopicStats};
+use lisa_core::sync::Mutex;
+use lisa_core::topic::Topic;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Unit;
+
+use super::{Metrics, signed};
+
+/// The counts of a topic.
+#[derive(Clone, Debug)]
+pub struct TopicReading {
+    /// The counts by state.
+    pub stats: TopicStats,
+    /// The number of waiting messages that become due within each period: `1m`, `1h` and `24h`.
+    pub due: Vec<(&'static str, u64)>,
+    /// The largest number of stored messages, if it is limited.
+    pub max_messages: Option<u64>,
+    /// The largest size of the stored records in bytes, if it is limited.
+    pub max_bytes: Option<u64>,
+}
+
+/// The faults that the last examination of a topic found and did not repair, by code.
+pub type Findings = BTreeMap<&'static str, u64>;
 
 impl Metrics {
-    /// Sets the number of messages in a state; `group` is empty for `waiting`.
-    pub fn topic_messages(&self, topic: &str, group: &str, state: &str, count: u64) {
-        let labels = GroupState::new(topic, group, state);
-        self.families
-            .topic_messages
-            .get_or_create(&labels)
-            .set(signed(count));
+    /// Replaces the counts of the topics that this process reports.
+    pub fn topics(&self, readings: Vec<Arc<TopicReading>>) {
+        *self.families.topics.readings.lock() = readings;
     }
 
-    /// Removes the gauge of a state, so that a retired group is not reported forever.
-    pub fn forget_messages(&self, topic: &str, group: &str, state: &str) {
-        let labels = GroupState::new(topic, group, state);
-        self.families.topic_messages.remove(&labels);
+    /// Replaces the faults of the topics that this process has examined.
+    pub fn doctor_findings(&self, findings: BTreeMap<Topic, Findings>) {
+        *self.families.topics.findings.lock() = findings;
     }
+}
 
-    /// Sets the count of an event of a topic's messages. Redis counts the events, so any process can report them.
-    pub fn topic_events(&self, topic: &str, event: &str, count: u64) {
-        let labels = TopicEvent::new(topic, event);
-        let counter = self.families.topic_events.get_or_create(&labels);
-        counter.inner().store(count, Ordering::Relaxed);
-    }
+/// What a scrape shows.
+#[derive(Debug, Default)]
+pub(super) struct Topics {
+    readings: Mutex<Vec<Arc<TopicReading>>>,
+    findings: Mutex<BTreeMap<Topic, Findings>>,
+}
 
-    /// Removes the count of an event, which another process reports from now on.
-    pub fn forget_events(&self, topic: &str, event: &str) {
-        let labels = TopicEvent::new(topic, event);
-        self.families.topic_events.remove(&labels);
-    }
+/// The labels of a series after that of its topic, and its value.
+type Series<'r> = Vec<(Vec<(&'static str, &'r str)>, Value)>;
 
-    /// Sets the number of stored messages of a topic.
-    pub fn topic_stored(&self, topic: &str, count: u64) {
-        self.families
-            .topic_stored
-            .get_or_create(&Topic::new(topic))
-            .set(signed(count));
-    }
+enum Value {
+    Count(u64),
+    /// In milliseconds.
+    Age(u64),
+    /// Grows only.
+    Total(u64),
+}
+use Value::{Age, Count, Total};
 
-    /// Removes the gauge of a topic's stored messages, which another process reports from now on.
-    pub fn forget_stored(&self, topic: &str) {
-        self.families.topic_stored.remove(&Topic::new(topic));
-    }
+/// A metric of topics: its name, its meaning, and its series in the reading of one.
+type Family = (
+    &'static str,
+    &'static str,
+    for<'r> fn(&'r TopicReading) -> Series<'r>,
+);
 
-    /// Sets the number of waiting messages of a topic that become due within a period.
-    pub fn topic_due(&self, topic: &str, within: &str, count: u64) {
-        let gauge = self
-            .families
-            .topic_due
-            .get_or_create(&TopicWithin::new(topic, within));
-        gauge.set(signed(count));
-    }
+const FAMILIES: [Family; 17] = [
+    (
+        "topic_messages",
+        "Number of messages by state (garbage: dead letters); group is empty for state waiting",
+        |topic| {
+            let waiting = vec![("group", ""), ("state", "waiting")];
+            let mut series = vec![(waiting, Count(topic.stats.waiting))];
+            for group in &topic.stats.groups {
+                series.extend(group.by_state().map(|(state, count)| {
+                    let labels = vec![("group", group.group.as_str()), ("state", state.as_str())];
+                    (labels, Count(count))
+                }));
+            }
+            series
+        },
+    ),
+    (
+        "topic_events",
+        "Number of events of a topic's messages since the topic was declared, as counted by Redis",
+        |topic| {
+            let events = COUNTERS.iter().filter(|counter| counter.is_event);
+            let series = events.map(|event| {
+                let count = topic.stats.counters.get(event.name).copied().unwrap_or(0);
+                let count = u64::try_from(count).unwrap_or(0);
+                (vec![("event", event.name)], Total(count))
+            });
+            series.collect()
+        },
+    ),
+    (
+        "topic_stored",
+        "Number of stored messages, each counted once for all its groups",
+        |topic| one(Count(topic.stats.stored)),
+    ),
+    (
+        "topic_due",
+        "Number of waiting messages that become due within a period: 1m, 1h or 24h; those that are due already count, too",
+        |topic| {
+            let due = topic.due.iter();
+            let series = due.map(|(within, count)| (vec![("within", *within)], Count(*count)));
+            series.collect()
+        },
+    ),
+    (
+        "topic_bytes",
+        "Size of the stored records in bytes; only exported if max_bytes is set",
+        |topic| {
+            topic
+                .max_bytes
+                .map_or(Vec::new(), |_| one(Count(topic.stats.bytes)))
+        },
+    ),
+    (
+        "topic_max_messages",
+        "Largest number of stored messages of a topic; only exported if max_messages is set",
+        |topic| {
+            topic
+                .max_messages
+                .map_or(Vec::new(), |most| one(Count(most)))
+        },
+    ),
+    (
+        "topic_max_bytes",
+        "Largest size of a topic's stored records and tombstones in bytes; only exported if max_bytes is set",
+        |topic| topic.max_bytes.map_or(Vec::new(), |most| one(Count(most))),
+    ),
+    (
+        "topic_tombstones",
+        "Number of ids of ended messages that are remembered for the dedup window (tombstones)",
+        |topic| one(Count(topic.stats.tombstones)),
+    ),
+    (
+        "topic_paused",
+        "Pause of a group: 1 if paused, else 0; group is empty for the topic",
+        |topic| {
+            let of_topic = (vec![("group", "")], Count(topic.stats.paused.into()));
+            let groups = of_groups(topic, |group| Count(group.paused.into()));
+            [vec![of_topic], groups].into_iter().flatten().collect()
+        },
+    ),
+    (
+        "topic_retiring",
+        "Retirement of a group: 1 if it is being drained or dropped, else 0",
+        |topic| of_groups(topic, |group| Count(group.retiring.is_some().into())),
+    ),
+    (
+        "topic_unconfigured",
+        "Group without configuration: 1 if the managers' file does not name it (it still gets all messages), else 0",
+        |topic| of_groups(topic, |group| Count(group.unconfigured.into())),
+    ),
+    (
+        "topic_consumers",
+        "Number of consumers of a group that reported within the last 30 s",
+        |topic| of_groups(topic, |group| Count(group.consumers)),
+    ),
+    (
+        "topic_oldest_due_age",
+        "Age of the oldest due message that no consumer holds, in seconds since it was due; group is empty for the topic",
+        |topic| {
+            let of_topic = (vec![("group", "")], Age(topic.stats.overdue_ms));
+            let groups = of_groups(topic, |group| Age(group.oldest_due_age_ms));
+            [vec![of_topic], groups].into_iter().flatten().collect()
+        },
+    ),
+    (
+        "topic_oldest_ready_age",
+        "Consumer lag: age of the first ready message of a group that no consumer has read, in seconds since it was due",
+        |topic| of_groups(topic, |group| Age(group.oldest_ready_age_ms)),
+    ),
+    (
+        "conservation_error",
+        "Number of messages that are unaccounted for; normally 0",
+        |topic| one(Count(topic.stats.conservation_error)),
+    ),
+    (
+        "topic_missing_records",
+        "Lower bound of the number of messages that have no record; normally 0",
+        |topic| one(Count(topic.stats.missing_records())),
+    ),
+    (
+        DOCTOR_FINDINGS,
+        "Number of faults that the last examination of a topic found and did not repair, by code",
+        |_| Vec::new(),
+    ),
+];
 
-    /// Removes the gauge of a topic's messages that become due, which another process reports from now on.
-    pub fn forget_due(&self, topic: &str, within: &str) {
-        self.families
-            .topic_due
-            .remove(&TopicWithin::new(topic, within));
-    }
+/// The metric whose values come from examinations, not from readings.
+const DOCTOR_FINDINGS: &str = "doctor_findings";
 
-    /// Sets the size of the stored records of a topic, in bytes.
-    pub fn topic_bytes(&self, topic: &str, bytes: u64) {
-        let labels = Topic::new(topic);
-        self.families
-            .topic_bytes
-            .get_or_create(&labels)
-            .set(signed(bytes));
-    }
+fn one<'r>(value: Value) -> Series<'r> {
+    vec![(Vec::new(), value)]
+}
 
-    /// Removes the gauge of a topic's bytes, which are no longer limited or which another process reports from now on.
-    pub fn forget_bytes(&self, topic: &str) {
-        self.families.topic_bytes.remove(&Topic::new(topic));
-    }
+fn of_groups(topic: &TopicReading, value: impl Fn(&GroupStats) -> Value) -> Series<'_> {
+    let groups = topic.stats.groups.iter();
+    let series = groups.map(|group| (vec![("group", group.group.as_str())], value(group)));
+    series.collect()
+}
 
-    /// Sets the limits of a topic: messages, and bytes. `None` removes the gauge.
-    pub fn topic_limits(&self, topic: &str, messages: Option<u64>, bytes: Option<u64>) {
-        let (labels, families) = (Topic::new(topic), &self.families);
-        for (gauges, limit) in [
-            (&families.topic_max_messages, messages),
-            (&families.topic_max_bytes, bytes),
-        ] {
-            match limit {
-                Some(limit) => {
-                    gauges.get_or_create(&labels).set(signed(limit));
-                }
-                None => {
-                    gauges.remove(&labels);
+impl Collector for Topics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (readings, findings) = (self.readings.lock().clone(), self.findings.lock().clone());
+        for (name, help, read) in FAMILIES {
+            let mut series: Vec<(&str, Series<'_>)> = Vec::new();
+            if name == DOCTOR_FINDINGS {
+                series.extend(findings.iter().map(|(topic, findings)| {
+                    let series = findings.iter();
+                    let series = series.map(|(code, count)| (vec![("code", *code)], Count(*count)));
+                    (topic.as_str(), series.collect())
+                }));
+            } else {
+                let readings = readings.iter();
+                series.extend(readings.map(|topic| (topic.stats.topic.as_str(), read(topic))));
+            }
+            let mut all = series.iter().flat_map(|(topic, series)| {
+                series.iter().map(|(labels, value)| (*topic, labels, value))
+            });
+            let Some(first) = all.next() else {
+                continue;
+            };
+            let (unit, kind) = match first.2 {
+                Count(_) => (None, MetricType::Gauge),
+                Age(_) => (Some(&Unit::Seconds), MetricType::Gauge),
+                Total(_) => (None, MetricType::Counter),
+            };
+            let mut family = encoder.encode_descriptor(name, help, unit, kind)?;
+            for (topic, labels, value) in std::iter::once(first).chain(all) {
+                let labels = [&[("topic", topic)], &labels[..]].concat();
+                let metric = family.encode_family(&labels)?;
+                match value {
+                    Count(count) => ConstGauge::new(signed(*count)).encode(metric)?,
+                    Age(ms) => {
+                        let age = Duration::from_millis(*ms).as_secs_f64();
+                        ConstGauge::new(age).encode(metric)?;
+                    }
+                    Total(count) => ConstCounter::new(*count).encode(metric)?,
                 }
             }
         }
-    }
-
-    /// Sets the number of tombstones of a topic.
-    pub fn topic_tombstones(&self, topic: &str, count: u64) {
-        self.families
-            .topic_tombstones
-            .get_or_create(&Topic::new(topic))
-            .set(signed(count));
-    }
-
-    /// Removes the gauge of a topic's tombstones, which another process reports from now on.
-    pub fn forget_tombstones(&self, topic: &str) {
-        self.families.topic_tombstones.remove(&Topic::new(topic));
-    }
-
-    /// Sets whether a group is paused, or the topic itself if `group` is empty.
-    pub fn topic_paused(&self, topic: &str, group: &str, paused: bool) {
-        let labels = Group::new(topic, group);
-        self.families
-            .topic_paused
-            .get_or_create(&labels)
-            .set(i64::from(paused));
-    }
-
-    /// Sets whether a group is being drained or dropped.
-    pub fn topic_retiring(&self, topic: &str, group: &str, retiring: bool) {
-        let labels = Group::new(topic, group);
-        self.families
-            .topic_retiring
-            .get_or_create(&labels)
-            .set(i64::from(retiring));
-    }
-
-    /// Sets whether a group is missing from the settings of the topic.
-    pub fn topic_unconfigured(&self, topic: &str, group: &str, unconfigured: bool) {
-        let labels = Group::new(topic, group);
-        self.families
-            .topic_unconfigured
-            .get_or_create(&labels)
-            .set(i64::from(unconfigured));
-    }
-
-    /// Sets the number of consumers of a group.
-    pub fn topic_consumers(&self, topic: &str, group: &str, count: u64) {
-        self.families
-            .topic_consumers
-            .get_or_create(&Group::new(topic, group))
-            .set(signed(count));
-    }
-
-    /// Sets the age of the oldest due message that no consumer holds; of the whole topic if `group` is empty.
-    pub fn topic_oldest_due_age(&self, topic: &str, group: &str, age: Duration) {
-        self.families
-            .topic_oldest_due_age
-            .get_or_create(&Group::new(topic, group))
-            .set(age.as_secs_f64());
-    }
-
-    /// Sets the age of the first ready message of a group, which no consumer has read.
-    pub fn topic_oldest_ready_age(&self, topic: &str, group: &str, age: Duration) {
-        self.families
-            .topic_oldest_ready_age
-            .get_or_create(&Group::new(topic, group))
-            .set(age.as_secs_f64());
-    }
-
-    /// Removes the gauges of a group's pause, retirement, configuration, consumers and ages; of the topic itself if `group`
-    /// is empty.
-    pub fn forget_group(&self, topic: &str, group: &str) {
-        let labels = Group::new(topic, group);
-        self.families.topic_paused.remove(&labels);
-        self.families.topic_retiring.remove(&labels);
-        self.families.topic_unconfigured.remove(&labels);
-        self.families.topic_consumers.remove(&labels);
-        self.families.topic_oldest_due_age.remove(&labels);
-        self.families.topic_oldest_ready_age.remove(&labels);
-    }
-
-    /// Sets the topic's conservation error.
-    pub fn conservation_error(&self, topic: &str, error: u64) {
-        let labels = Topic::new(topic);
-        self.families
-            .conservation_error
-            .get_or_create(&labels)
-            .set(signed(error));
-    }
-
-    /// Sets a lower bound of the number of messages of a topic that have no record.
-    pub fn missing_records(&self, topic: &str, count: u64) {
-        let labels = Topic::new(topic);
-        self.families
-            .topic_missing_records
-            .get_or_create(&labels)
-            .set(signed(count));
-    }
-
-    /// Removes the gauges of a topic's conservation error and missing records, which another process reports from now on.
-    pub fn forget_losses(&self, topic: &str) {
-        let labels = Topic::new(topic);
-        self.families.conservation_error.remove(&labels);
-        self.families.topic_missing_records.remove(&labels);
-    }
-
-    /// Sets the number of faults with one `code` that the last examination of a topic did not repair.
-    pub fn doctor_findings(&self, topic: &str, code: &str, count: u64) {
-        let labels = TopicCode::new(topic, code);
-        self.families
-            .doctor_findings
-            .get_or_create(&labels)
-            .set(signed(count));
-    }
-
-    /// Removes the gauge of a fault, for a topic that this process no longer serves.
-    pub fn forget_doctor_findings(&self, topic: &str, code: &str) {
-        let labels = TopicCode::new(topic, code);
-        self.families.doctor_findings.remove(&labels);
+        Ok(())
     }
 }
