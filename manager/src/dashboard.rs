@@ -40,7 +40,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{ConnectInfo, Request, State as With};
 use axum::http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
@@ -49,7 +48,8 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Extension, Router};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use lisa_core::broker::{Broker, BrokerError, TopicHandle, TopicStats};
@@ -77,6 +77,7 @@ use crate::operations::forecast::ForecastView;
 use crate::operations::history::HistoryView;
 use crate::operations::newest_counts::{NewestCounts, TOO_OLD, newest_counts};
 use crate::operations::workers::WorkersList;
+use actions::MessageVerb;
 use cache::{Cached, CachedBy, Queries, Reading};
 use cookies::{cookie, session_names};
 use ended_sessions::EndedSessions;
@@ -186,60 +187,16 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
     let mut prefixes = vec![String::new()];
     if !dashboard.0.base.is_empty() {
         prefixes.push(dashboard.0.base.to_string());
+        router = router.route(&dashboard.0.base, get(overview::show));
     }
     for at in prefixes {
-        let path = |path: &str| format!("{at}{path}");
-        if !at.is_empty() {
-            router = router.route(&at, get(overview::show));
+        for (path, page) in pages() {
+            router = router.route(&format!("{at}{path}"), page);
         }
-        router = router
-            .route(&path("/"), get(overview::show))
-            .route(&path("/find"), get(find::show))
-            .route(&path("/garbage"), get(garbage::all))
-            .route(&path("/forecast"), get(forecast::show))
-            .route(&path("/schedules"), get(schedules::show))
-            .route(&path("/workers"), get(workers::show))
-            .route(&path("/system"), get(system::show))
-            .route(&path("/system/jobs/{name}"), post(system::run_job))
-            .route(
-                &path("/system/garbage-jobs/{id}/stop"),
-                post(system::stop_garbage_job),
-            )
-            .route(&path("/help"), get(help::show))
-            .route(&path("/login"), get(login::show).post(login::log_in))
-            .route(&path("/logout"), post(login::log_out))
-            .route(&path("/choices"), post(login::choose))
-            .route(&path("/topics/{topic}"), get(topic::show))
-            .route(&path("/topics/{topic}/{verb}"), post(actions::topic))
-            .route(
-                &path("/topics/{topic}/send"),
-                get(send::show).post(send::send),
-            )
-            .route(
-                &path("/topics/{topic}/groups/{group}/{verb}"),
-                get(actions::ask_group).post(actions::group),
-            )
-            .route(&path("/topics/{topic}/keys"), get(keys::show))
-            .route(&path("/topics/{topic}/doctor"), get(doctor::show))
-            .route(
-                &path("/topics/{topic}/doctor/{verb}"),
-                get(doctor::ask).post(doctor::run),
-            )
-            .route(&path("/topics/{topic}/messages"), get(messages::show))
-            .route(&path("/topics/{topic}/messages/{id}"), get(message::show))
-            .route(
-                &path("/topics/{topic}/messages/{id}/payload"),
-                get(message::download),
-            )
-            .route(
-                &path("/topics/{topic}/messages/{id}/{verb}"),
-                get(actions::ask_message).post(actions::message),
-            )
-            .route(&path("/topics/{topic}/garbage"), get(garbage::of_topic))
-            .route(
-                &path("/topics/{topic}/groups/{group}/garbage/{verb}"),
-                get(garbage::ask).post(garbage::sweep),
-            );
+        for (path, scope, action) in actions() {
+            let guarded = action.layer(from_fn_with_state(scope, admit));
+            router = router.route(&format!("{at}{path}"), guarded);
+        }
     }
     let assets = |at: &str| (format!("{at}/assets/{{file}}"), get(assets::serve));
     let mut router = router
@@ -252,6 +209,74 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
         router = router.route(&path, serve);
     }
     Ok(router)
+}
+
+/// The pages, which require the scope `read`, and the session itself.
+fn pages() -> Vec<(&'static str, MethodRouter<Dashboard>)> {
+    vec![
+        ("/", get(overview::show)),
+        ("/find", get(find::show)),
+        ("/garbage", get(garbage::all)),
+        ("/forecast", get(forecast::show)),
+        ("/schedules", get(schedules::show)),
+        ("/workers", get(workers::show)),
+        ("/system", get(system::show)),
+        ("/help", get(help::show)),
+        ("/login", get(login::show).post(login::log_in)),
+        ("/logout", post(login::log_out)),
+        ("/choices", post(login::choose)),
+        ("/topics/{topic}", get(topic::show)),
+        ("/topics/{topic}/send", get(send::show)),
+        ("/topics/{topic}/keys", get(keys::show)),
+        ("/topics/{topic}/doctor", get(doctor::show)),
+        ("/topics/{topic}/messages", get(messages::show)),
+        ("/topics/{topic}/messages/{id}", get(message::show)),
+        ("/topics/{topic}/garbage", get(garbage::of_topic)),
+    ]
+}
+
+/// The actions and the pages that ask before them, each with the scope that it requires beside `read`.
+fn actions() -> Vec<(String, Scope, MethodRouter<Dashboard>)> {
+    let mut actions = Vec::new();
+    let mut add = |path: &str, scope, action| actions.push((path.to_owned(), scope, action));
+    let operate = Scope::Operate;
+    add("/system/jobs/{name}", operate, post(system::run_job));
+    let stop = post(system::stop_garbage_job);
+    add("/system/garbage-jobs/{id}/stop", operate, stop);
+    add("/topics/{topic}/{verb}", operate, post(actions::topic));
+    let group = get(actions::ask_group).post(actions::group);
+    add("/topics/{topic}/groups/{group}/{verb}", operate, group);
+    let doctor = get(doctor::ask).post(doctor::run);
+    add("/topics/{topic}/doctor/{verb}", operate, doctor);
+    let garbage = get(garbage::ask).post(garbage::sweep);
+    let path = "/topics/{topic}/groups/{group}/garbage/{verb}";
+    add(path, operate, garbage);
+    for verb in MessageVerb::ALL {
+        let path = format!("/topics/{{topic}}/messages/{{id}}/{verb}");
+        let message = get(actions::ask_message).post(actions::message);
+        add(&path, verb.scope(), message.layer(Extension(*verb)));
+    }
+    let payload = get(message::download);
+    add(
+        "/topics/{topic}/messages/{id}/payload",
+        Scope::Payload,
+        payload,
+    );
+    add("/topics/{topic}/send", Scope::Send, post(send::send));
+    actions
+}
+
+/// Refuses a viewer without the scope.
+async fn admit(
+    With(scope): With<Scope>,
+    Extension(context): Extension<Context>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match context.viewer.can(scope) {
+        true => next.run(request).await,
+        false => Failure::Forbidden(scope).into_response(),
+    }
 }
 
 impl Dashboard {

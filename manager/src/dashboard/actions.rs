@@ -6,6 +6,7 @@ use axum::extract::{Path, RawQuery, State as With};
 use axum::response::Response;
 use lisa_core::broker::{GroupStats, Retirement};
 use lisa_core::message::MessageId;
+use lisa_core::names::words;
 use lisa_core::state::{CancelOutcome, RescheduleOutcome};
 use lisa_core::time::{UnixMs, When, parse_duration};
 use lisa_service::http::auth::Scope;
@@ -28,7 +29,6 @@ pub(super) async fn topic(
     Extension(context): Extension<Context>,
     Path((topic, verb)): Path<(String, String)>,
 ) -> Result<Response, Failure> {
-    context.require(Scope::Operate)?;
     let topic = dashboard.topic(&topic).await?;
     let paused = match &*verb {
         "pause" => true,
@@ -108,7 +108,6 @@ pub(super) async fn ask_group(
     Extension(context): Extension<Context>,
     Path((topic, group, verb)): Path<(String, String, String)>,
 ) -> Result<Page, Failure> {
-    context.require(Scope::Operate)?;
     let topic = dashboard.topic(&topic).await?;
     let group = choose(&topic, Some(&group))?;
     let name = topic.name().as_str();
@@ -183,7 +182,6 @@ pub(super) async fn group(
     Path((topic, group, verb)): Path<(String, String, String)>,
     body: Body,
 ) -> Result<Response, Failure> {
-    context.require(Scope::Operate)?;
     let topic = dashboard.topic(&topic).await?;
     let group = choose(&topic, Some(&group))?;
     let name = topic.name();
@@ -238,10 +236,44 @@ pub(super) async fn group(
     Ok(context.done(path, done))
 }
 
+words!(
+    /// An action on a message.
+    MessageVerb, "action", {
+        /// Remove it before it is delivered.
+        Cancel = "cancel",
+        /// Give it another due time.
+        Reschedule = "reschedule",
+        /// Make it due now.
+        DeliverNow = "deliver-now",
+        /// Deliver it from garbage again.
+        Requeue = "requeue",
+        /// Remove it from garbage.
+        Purge = "purge",
+    }
+);
+
+impl MessageVerb {
+    /// Returns the scope that it requires.
+    pub(super) const fn scope(self) -> Scope {
+        match self {
+            Self::Cancel | Self::Reschedule | Self::DeliverNow => Scope::Send,
+            Self::Requeue | Self::Purge => Scope::Operate,
+        }
+    }
+
+    const fn on_garbage(self) -> Verb {
+        match self {
+            Self::Purge => Verb::Purge,
+            _ => Verb::Requeue,
+        }
+    }
+}
+
 pub(super) async fn ask_message(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
-    Path((topic, id, verb)): Path<(String, String, String)>,
+    Extension(verb): Extension<MessageVerb>,
+    Path((topic, id)): Path<(String, String)>,
     RawQuery(query): RawQuery,
 ) -> Result<Page, Failure> {
     let topic = dashboard.topic(&topic).await?;
@@ -255,9 +287,8 @@ pub(super) async fn ask_message(
     let mut fields = html! {};
     let commands = Commands::default();
     let shown = html! { p.mono.id { (visible(&id)) } @if let Some(due) = due { p.muted { "Due " (relative(due, context.now)) } } };
-    let (title, text, label, commands) = match &*verb {
-        "cancel" => {
-            context.require(Scope::Send)?;
+    let (title, text, label, commands) = match verb {
+        MessageVerb::Cancel => {
             let commands = commands
                 .curl_producer(&context, "Cancel", "DELETE", &api, None)
                 .cli(
@@ -273,8 +304,7 @@ pub(super) async fn ask_message(
                 commands,
             )
         }
-        "reschedule" => {
-            context.require(Scope::Send)?;
+        MessageVerb::Reschedule => {
             fields = html! {
                 label for="delay" { "New delay from now, such as " code { "90s" } ", " code { "2h 30m" } " or " code { "3d" } }
                 input #delay name="delay" autocomplete="off" placeholder="15m" spellcheck="false";
@@ -289,14 +319,11 @@ pub(super) async fn ask_message(
                 commands,
             )
         }
-        "requeue" | "purge" => {
-            context.require(Scope::Operate)?;
+        MessageVerb::DeliverNow => return Err(Failure::not_found("this action does not ask")),
+        MessageVerb::Requeue | MessageVerb::Purge => {
             let group = choose(&topic, of_query.text("group"))?;
             fields = html! { input type="hidden" name="group" value=(group); };
-            let what = match &*verb {
-                "purge" => Verb::Purge,
-                _ => Verb::Requeue,
-            };
+            let what = verb.on_garbage();
             let commands = commands.of_garbage(&context, what, name, group, &id);
             if what == Verb::Purge {
                 (
@@ -313,11 +340,6 @@ pub(super) async fn ask_message(
                     commands,
                 )
             }
-        }
-        _ => {
-            return Err(Failure::not_found(format!(
-                "a message has no action {verb:?}"
-            )));
         }
     };
     let ask = Ask {
@@ -336,15 +358,10 @@ pub(super) async fn ask_message(
 pub(super) async fn message(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
-    Path((topic, id, verb)): Path<(String, String, String)>,
+    Extension(verb): Extension<MessageVerb>,
+    Path((topic, id)): Path<(String, String)>,
     body: Body,
 ) -> Result<Response, Failure> {
-    let scope = if matches!(&*verb, "requeue" | "purge") {
-        Scope::Operate
-    } else {
-        Scope::Send
-    };
-    context.require(scope)?;
     let topic = dashboard.topic(&topic).await?;
     let name = topic.name();
     let fields = Fields::read(body, PLAIN, &dashboard.0.bodies).await?;
@@ -357,14 +374,17 @@ pub(super) async fn message(
         None => "The message is not stored.".to_owned(),
     };
     let list = format!("/topics/{name}/messages");
-    let asks_all = scope == Scope::Send && topic.shards_of(&id, None).len() > 1;
+    let asks_all = verb.scope() == Scope::Send && topic.shards_of(&id, None).len() > 1;
     let _slot = match asks_all {
         true => Some(dashboard.0.searches.begin(Client::current()).await?),
         false => None,
     };
-    let action = dashboard.action(&context, &verb).topic(name).details(&id);
-    let answer = match &*verb {
-        "cancel" => match action
+    let action = dashboard
+        .action(&context, verb.as_str())
+        .topic(name)
+        .details(&id);
+    let answer = match verb {
+        MessageVerb::Cancel => match action
             .run(broker.cancel(&topic, &id, None), |outcome| {
                 cancelled(outcome).to_owned()
             })
@@ -383,11 +403,10 @@ pub(super) async fn message(
             }
             CancelOutcome::Unknown { end } => context.not_done(&list, unknown(end)),
         },
-        "deliver-now" | "reschedule" => {
-            let when = if verb == "reschedule" {
-                when_of(&fields)?
-            } else {
-                When::NOW
+        MessageVerb::DeliverNow | MessageVerb::Reschedule => {
+            let when = match verb {
+                MessageVerb::Reschedule => when_of(&fields)?,
+                _ => When::NOW,
             };
             when.check(broker.now(), topic.settings().max_delay)
                 .map_err(|error| Failure::invalid("due", &error))?;
@@ -406,13 +425,9 @@ pub(super) async fn message(
                 RescheduleOutcome::Unknown { end } => context.not_done(&list, unknown(end)),
             }
         }
-        "requeue" | "purge" => {
+        MessageVerb::Requeue | MessageVerb::Purge => {
             let group = choose(&topic, fields.text("group"))?;
-            let what = if verb == "purge" {
-                Verb::Purge
-            } else {
-                Verb::Requeue
-            };
+            let what = verb.on_garbage();
             let only = Selection::Ids(vec![id.clone()]);
             let swept = sweep(broker, &topic, group, what, &only, false);
             let swept = action.group(group).run(swept, audit::swept).await?;
@@ -428,14 +443,9 @@ pub(super) async fn message(
                 _ => context.done(&here, format!("Message {id} was requeued.")),
             }
         }
-        _ => {
-            return Err(Failure::not_found(format!(
-                "a message has no action {verb:?}"
-            )));
-        }
     };
     dashboard.changed(name).await;
-    tracing::info!(topic = %name, %id, verb, by = context.viewer.name(), "acted on a message in the dashboard");
+    tracing::info!(topic = %name, %id, %verb, by = context.viewer.name(), "acted on a message in the dashboard");
     Ok(answer)
 }
 

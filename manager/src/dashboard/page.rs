@@ -53,14 +53,6 @@ impl Context {
         format!("{}{path}", self.base)
     }
 
-    /// Refuses a viewer without the scope.
-    pub(super) fn require(&self, scope: Scope) -> Result<(), Failure> {
-        match self.viewer.can(scope) {
-            true => Ok(()),
-            false => Err(Failure::Forbidden(scope)),
-        }
-    }
-
     /// Answers an action: shows a line on the page at `path`.
     pub(super) fn done(&self, path: impl Display, line: impl Display) -> Response {
         self.redirect(path, &format!("+{line}"))
