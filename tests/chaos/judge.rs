@@ -334,7 +334,8 @@ fn overlaps(history: &History, messages: &[(usize, &Message)], verdict: &mut Ver
                 .map(move |attempt| (number, attempt))
         })
         .collect();
-    attempts.sort_by_key(|(_, attempt)| attempt.begun);
+    // Of two that began in the same ms, the one that ended in it came first.
+    attempts.sort_by_key(|(_, attempt)| (attempt.begun, attempt.ended.unwrap_or(u64::MAX)));
     for pair in attempts.windows(2) {
         let [(earlier, before), (number, after)] = pair else {
             continue;

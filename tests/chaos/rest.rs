@@ -77,7 +77,7 @@ pub(crate) async fn leftovers(world: &World) -> Result<(), String> {
             ]
             .contains(&what)
         } else if key.starts_with(&ticks) {
-            is_bounded(world, &key).await?
+            is_bounded(world, &key, what).await?
         } else {
             match shards.iter().find(|shard| key.starts_with(&shard.prefix)) {
                 Some(shard) => is_at_rest(world, shard, &key, what).await?,
@@ -110,8 +110,11 @@ async fn is_at_rest(world: &World, shard: &Shard, key: &str, what: &str) -> Resu
 
 /// A schedule continues: its topic holds what was sent ahead, and remembers what came within its window of 20 s, and
 /// until `clean` has run twice.
-async fn is_bounded(world: &World, key: &str) -> Result<bool, String> {
-    let most = 60_000 / SCHEDULE.1;
+async fn is_bounded(world: &World, key: &str, what: &str) -> Result<bool, String> {
+    let most = match what {
+        "series" | "series15" => HISTORY,
+        _ => 60_000 / SCHEDULE.1,
+    };
     let size = match world
         .command::<String>(cmd("TYPE").arg(key))
         .await?

@@ -34,6 +34,24 @@ fn a_run_that_went_well_has_no_violation() {
 }
 
 #[test]
+fn of_a_key_the_next_may_begin_in_the_ms_in_which_the_one_before_ended() {
+    let run = |ended: u64| {
+        format!(
+            "100 intend 0 keyed 7 work:0 150\n\
+             110 accepted 0 100 151\n\
+             110 intend 1 keyed 7 work:0 120\n\
+             112 accepted 1 110 121\n\
+             152 begin 0 1 151 keyed-1\n\
+             152 begin 1 1 121 keyed-2\n\
+             {ended} end 1 1 keyed-2 done\n\
+             155 end 0 1 keyed-1 done\n"
+        )
+    };
+    assert_eq!(judged(&run(152)).disordered, 0);
+    assert_eq!(judged(&run(153)).disordered, 2, "too early, and at once");
+}
+
+#[test]
 fn what_was_accepted_and_never_done_is_lost() {
     let verdict = judged("100 intend 0 plain - work:0 150\n110 accepted 0 100 151\n");
     assert_eq!((verdict.lost, verdict.violations.len()), (1, 1));
