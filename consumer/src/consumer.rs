@@ -21,7 +21,8 @@ use serde::de::DeserializeOwned;
 
 use crate::delivery::Context;
 use crate::error::{ConsumerError, MAX_CONCURRENCY};
-use crate::handler::{Handler, IntoOutcome, handler_fn};
+use crate::handler::{Handler, handler_fn};
+use crate::outcome::IntoOutcome;
 use crate::process::Process;
 use crate::report::{Counters, RunReport};
 use crate::subscription::{DEFAULT_CONCURRENCY, Subscription};

@@ -69,6 +69,7 @@ pub mod gateway;
 #[cfg(doc)]
 pub mod guide;
 pub mod handler;
+mod outcome;
 mod process;
 mod report;
 #[cfg(any(
@@ -92,7 +93,8 @@ mod workers;
 pub use consumer::{Builder, Consumer, DEFAULT_GRACE, Run};
 pub use delivery::{Context, Delivery, LeaseLost, MAX_RUN};
 pub use error::ConsumerError;
-pub use handler::{Handler, IntoOutcome, Outcome, delivery_fn, handler_fn};
+pub use handler::{Handler, delivery_fn, handler_fn};
+pub use outcome::{IntoOutcome, Outcome};
 pub use report::RunReport;
 pub use subscription::{DEFAULT_CONCURRENCY, Subscription};
 

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use self::breaker::{Admitted, Breaker, Cause, Change};
 use self::limit::Limit;
-use crate::handler::Outcome;
+use crate::outcome::Outcome;
 
 pub use lisa_service::targets::{Away, DEFAULT_MAX_AWAY, TargetSettings};
 

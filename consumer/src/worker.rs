@@ -4,6 +4,7 @@
 //! ([`renewal`]). It settles outcomes ([`settle`]), runs the hooks of messages in garbage ([`garbage_hook`]), and reports that
 //! it is alive ([`presence`]).
 
+pub(crate) mod callback;
 pub(crate) mod deliver;
 pub(crate) mod fetch;
 pub(crate) mod garbage_hook;

@@ -24,7 +24,7 @@ use utoipa::ToSchema;
 use super::Gateway;
 use super::pull::LeaseOptions;
 use super::settle::{DeferOptions, Ended, RejectOptions, RetryOptions, extend_one, settle_all};
-use crate::handler::Outcome;
+use crate::outcome::Outcome;
 use crate::token::Claims;
 
 /// The longest item.

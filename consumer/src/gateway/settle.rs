@@ -26,7 +26,7 @@ use utoipa::openapi::Object;
 
 use super::Gateway;
 use super::pull::LeaseOptions;
-use crate::handler::Outcome;
+use crate::outcome::Outcome;
 use crate::token::Claims;
 use crate::worker::deliver::verdict;
 

@@ -36,7 +36,8 @@ use self::suspects::Suspects;
 use super::destination;
 use super::link::Link;
 use crate::delivery::{Context, Delivery};
-use crate::handler::{Handler, Outcome};
+use crate::handler::Handler;
+use crate::outcome::Outcome;
 use crate::target::{Answer, Target};
 
 /// The pause of a delivery that is published again, because another message made its result unknown.

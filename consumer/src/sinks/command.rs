@@ -34,7 +34,8 @@ use tokio::time::timeout;
 use super::{SinkError, printable};
 use crate::callbacks;
 use crate::delivery::{Context, Delivery};
-use crate::handler::{Handler, Outcome};
+use crate::handler::Handler;
+use crate::outcome::Outcome;
 
 /// The environment variables of the consumer that every program gets. Any other may hold a secret.
 pub const PASSED: [&str; 11] = [

@@ -47,7 +47,8 @@ use self::client::{Client, Failure};
 use super::SinkError;
 use crate::callbacks;
 use crate::delivery::{Context, Delivery};
-use crate::handler::{Handler, Outcome};
+use crate::handler::Handler;
+use crate::outcome::Outcome;
 use crate::target::{Answer, Target, TargetSettings};
 
 /// The number of bytes that are read of an answer's body.

@@ -32,7 +32,8 @@ use rdkafka::util::Timeout;
 
 use super::{SinkError, destination};
 use crate::delivery::{Context, Delivery};
-use crate::handler::{Handler, Outcome};
+use crate::handler::Handler;
+use crate::outcome::Outcome;
 use crate::target::{Answer, Target};
 
 type Producer = FutureProducer<Connections>;

@@ -31,7 +31,8 @@ use super::batches::{Batch, Batches};
 use super::link::Link;
 use super::{chain, destination};
 use crate::delivery::{Context, Delivery};
-use crate::handler::{Handler, Outcome};
+use crate::handler::Handler;
+use crate::outcome::Outcome;
 use crate::target::{Answer, Target};
 
 /// The number of messages that may wait for an acknowledgment: more than the largest concurrency.

@@ -24,7 +24,8 @@ use tokio_util::sync::CancellationToken;
 use super::batches::{Batch, Batches, Reply};
 use super::destination;
 use crate::delivery::{Context, Delivery};
-use crate::handler::{Handler, Outcome};
+use crate::handler::Handler;
+use crate::outcome::Outcome;
 use crate::target::{Answer, Target};
 
 /// The time limit for connecting.

@@ -24,7 +24,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::SinkError;
 use crate::delivery::{Context, Delivery};
-use crate::handler::{Handler, Outcome};
+use crate::handler::Handler;
+use crate::outcome::Outcome;
 
 /// The number of lines that may wait for the writer, and that one flush may cover.
 const QUEUE: usize = 1024;

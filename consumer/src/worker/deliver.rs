@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use lisa_core::broker::{AUDIT_WITHIN, AuditEntry, Settlement, TopicHandle, Verdict};
 use lisa_core::message::{MessageId, Record};
 use lisa_core::retry::RetryPolicy;
-use lisa_core::state::{Attempt, Settled};
+use lisa_core::state::Attempt;
 use lisa_core::time::{UnixMs, When, format_duration, millis};
 use lisa_core::topic::{Group, Topic, TopicSettings};
 use lisa_service::supervise::panic_text;
@@ -16,10 +16,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::Instrument;
 
-use crate::callbacks::Callback;
 use crate::delivery::{Context, Delivery};
-use crate::handler::Outcome;
+use crate::outcome::Outcome;
 use crate::target::{self, Target};
+use crate::worker::callback::Callback;
 use crate::worker::later::{self, NoKey};
 use crate::worker::lease::{End, Lease};
 use crate::worker::payloads::Unfetched;
@@ -137,7 +137,7 @@ pub(crate) async fn run(queue: &SettleQueue, topic: &TopicHandle, job: Job) {
     match end {
         End::Well(settlement) => queue.settle(settlement, lease).await,
         End::Stopped => queue.hand_back(id, lease).await,
-        End::LeaseLost => count_stale(worker),
+        End::LeaseLost => worker.count_stale(),
     }
     drop(permit);
 }
@@ -220,14 +220,6 @@ async fn pause_group(worker: &ShardWorker, topic: &TopicHandle, error: &str) {
         Err(failed) => {
             tracing::warn!(topic = %topic.name(), %group, error, %failed, "cannot pause the group; retrying");
         }
-    }
-}
-
-/// Counts a delivery as stale: it lost its lease, and its message has moved on.
-pub(crate) fn count_stale(worker: &ShardWorker) {
-    worker.process.counters.settled(Settled::Stale);
-    if let Some(metrics) = &worker.metrics {
-        metrics.ended(Settled::Stale);
     }
 }
 

@@ -19,9 +19,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::callbacks::Callback;
 use crate::delivery::Delivery;
-use crate::handler::Outcome;
+use crate::outcome::Outcome;
+use crate::worker::callback::Callback;
 use crate::worker::payloads::{Fetch, Part};
 use crate::worker::state::ShardWorker;
 

@@ -11,7 +11,6 @@ use lisa_core::state::Attempt;
 use tokio::time::sleep;
 
 use crate::delivery::MAX_RUN;
-use crate::worker::deliver::count_stale;
 use crate::worker::lease::Lease;
 use crate::worker::state::ShardWorker;
 
@@ -98,7 +97,7 @@ pub(super) async fn run(
         };
         outage.recovered();
         if leased.held.is_empty() {
-            return count_stale(worker);
+            return worker.count_stale();
         }
         if let Some(metrics) = &process.metrics {
             metrics.completed_later(topic.name().as_str(), group.as_str());

@@ -7,6 +7,7 @@ use crate::worker::payload_limits::Sizes;
 use lisa_core::broker::{LatenessCounts, Settlement, TopicHandle, Verdict};
 use lisa_core::message::MessageId;
 use lisa_core::outage::Outage;
+use lisa_core::state::Settled;
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::Shard;
 use lisa_service::metrics::DeliveryMetrics;
@@ -54,6 +55,14 @@ pub(crate) struct ShardWorker {
 }
 
 impl ShardWorker {
+    /// Counts a delivery as stale: it lost its lease, and its message has moved on.
+    pub(crate) fn count_stale(&self) {
+        self.process.counters.settled(Settled::Stale);
+        if let Some(metrics) = &self.metrics {
+            metrics.ended(Settled::Stale);
+        }
+    }
+
     /// Returns the time on the clock of the shard's server.
     pub(crate) fn now(&self, topic: &TopicHandle) -> UnixMs {
         self.process.broker.now_at(topic, self.shard)

@@ -105,7 +105,7 @@ async fn run(
     match mark(worker, &topic, &attempt, &lease).await {
         End::Well(()) => {}
         End::Stopped => return queue.hand_back(id, lease).await,
-        End::LeaseLost => return deliver::count_stale(worker),
+        End::LeaseLost => return worker.count_stale(),
     }
     let held = lease.held().clone();
     let work = async {

@@ -345,7 +345,7 @@ fn footer(context: &Context, still: Option<&str>) -> Markup {
             p #live-line .live-line {
                 @if let Some(still) = still { span { (still) } } @else {
                     span.dot aria-hidden="true" {}
-                    span #live-text { "As of " (super::parts::clock(context.now)) ", on the clock of Redis" }
+                    span #live-text { "As of " (clock(context.now)) ", on the clock of Redis" }
                 }
             }
             form.choices method="post" action=(context.link("/choices")) {
@@ -479,6 +479,12 @@ impl IntoResponse for Failure {
         }
         .into_response()
     }
+}
+
+/// Returns a time of day in UTC, which the script replaces by the viewer's.
+fn clock(at: UnixMs) -> Markup {
+    let text = at.to_string();
+    html! { time datetime=(text) data-show="clock" { (text.get(11..19).unwrap_or(&text)) " UTC" } }
 }
 
 #[cfg(test)]

@@ -15,12 +15,6 @@ use crate::operations::attention::Status;
 use crate::operations::garbage::Verb;
 use crate::operations::topics::Missing;
 
-/// Returns a time of day in UTC, which the script replaces by the viewer's.
-pub(super) fn clock(at: UnixMs) -> Markup {
-    let text = at.to_string();
-    html! { time datetime=(text) data-show="clock" { (text.get(11..19).unwrap_or(&text)) " UTC" } }
-}
-
 /// Returns a date and time in UTC, which the script replaces by the viewer's.
 pub(super) fn exact(at: UnixMs) -> Markup {
     let text = at.to_string();

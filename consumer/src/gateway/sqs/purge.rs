@@ -24,7 +24,7 @@ use super::protocol::{Kind, SqsError, ok};
 use super::{Call, Service};
 use crate::gateway::pull::{PullOptions, take};
 use crate::gateway::settle::settle_all;
-use crate::handler::Outcome;
+use crate::outcome::Outcome;
 
 /// Messages read per call.
 const PAGE: usize = 1000;

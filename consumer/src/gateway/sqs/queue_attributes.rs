@@ -11,9 +11,12 @@ use serde_json::Value;
 
 use super::Call;
 use super::protocol::{Kind, SqsError};
-use super::queues::FIFO;
-use super::receive::MAX_TIMEOUT;
 use crate::gateway::pull::MIN_LEASE;
+
+/// The end of the names of queues that keep the order of groups.
+pub(super) const FIFO: &str = ".fifo";
+/// The longest visibility timeout, in seconds: 12 h.
+pub(super) const MAX_TIMEOUT: i64 = 12 * 3600;
 
 /// The attributes and tags that a client sets on a queue.
 pub(super) struct Given<'a> {

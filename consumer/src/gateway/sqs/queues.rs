@@ -14,11 +14,9 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::protocol::{Kind, SqsError, ok, or_default};
-use super::queue_attributes::{Given, of_settings};
+use super::queue_attributes::{FIFO, Given, of_settings};
 use super::{ACCOUNT, Call};
 
-/// The end of the names of queues that keep the order of groups.
-pub(super) const FIFO: &str = ".fifo";
 /// The most queues of a list.
 const MAX_LISTED: usize = 1000;
 /// The time limit of reading the counts of a queue, after the wait for a slot.

@@ -13,13 +13,12 @@ use super::Call;
 use super::attributes::{self, Attribute, Attributes, md5_of, md5_of_attributes};
 use super::message_id::message_id;
 use super::protocol::{MEDIA_TYPE, SqsError, ok, or_default};
+use super::queue_attributes::MAX_TIMEOUT;
 use super::send::{DEDUPLICATION, GROUP, SENT, TRACE, TRACE_ATTRIBUTE};
 use crate::gateway::answer::Answer;
 use crate::gateway::handed::Pulled;
 use crate::gateway::pull::{MIN_LEASE, PullOptions, Taken, take};
 
-/// The longest visibility timeout, in seconds: 12 h.
-pub(super) const MAX_TIMEOUT: i64 = 12 * 3600;
 /// The attribute of a message whose body is in base64, because its payload is not UTF-8.
 const ENCODING: &str = "lisa-encoding";
 /// The attribute with the id of a message that Lisa's other interfaces use. Only a request that names it gets it.

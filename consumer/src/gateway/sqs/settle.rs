@@ -10,12 +10,13 @@ use serde_json::json;
 
 use super::Call;
 use super::protocol::{FailedEntry, Kind, SqsError, ok, or_default};
+use super::queue_attributes::MAX_TIMEOUT;
 use super::queues::Queue;
-use super::receive::{MAX_TIMEOUT, within};
+use super::receive::within;
 use super::send::check_ids;
 use crate::gateway::settle::{Ended, extend_one, settle_all};
 use crate::gateway::{Gateway, pull::MIN_LEASE};
-use crate::handler::Outcome;
+use crate::outcome::Outcome;
 use crate::token::Claims;
 use lisa_service::http::share::Client;
 use lisa_service::http::{Problem, ProblemCode};

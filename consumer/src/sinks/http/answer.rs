@@ -9,7 +9,7 @@ use lisa_core::time::parse_duration;
 use lisa_service::targets::RetryAfter;
 
 use crate::delivery::MAX_RUN;
-use crate::handler::Outcome;
+use crate::outcome::Outcome;
 use crate::sinks::printable;
 use crate::target::Answer;
 use crate::worker::later::SHORTEST as SHORTEST_LATER;
