@@ -157,6 +157,8 @@ async fn client(
     }
     let loaded = role::prepare_verb(role_flags(flags, Unused, Unused))?;
     let broker = role::connect(&loaded.config, timeout).await?;
+    // A Redis that refuses commands is wrong configuration. The routes would report it as a failure of theirs.
+    broker.has_manager().await?;
     Ok(Client::over_redis(broker, loaded))
 }
 

@@ -21,8 +21,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use lisa_core::broker::{StoredMessage, TopicStats};
+use lisa_core::broker::{Broker, BrokerError, StoredMessage, TopicStats};
 use lisa_core::message::{MessageId, OrderingKey};
+use lisa_core::misspelling;
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::{format_duration, millis};
 use lisa_core::topic::{Group, Topic};
@@ -47,6 +48,19 @@ use crate::recurring::ScheduleList;
 /// Prints text, with control characters escaped. A closed pipe is not an error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
     Ok(lisa_service::cli::print(&escape_lines(text))?)
+}
+
+/// Converts a failure of Redis, for a verb that no route serves. One about an unknown topic suggests the nearest one.
+async fn failed(broker: &Broker, error: BrokerError) -> CliError {
+    let BrokerError::UnknownTopic(topic) = &error else {
+        return error.into();
+    };
+    // A verb has read only the topic that it names. A failure must not hide the error that is being explained.
+    if let Err(error) = broker.refresh().await {
+        tracing::debug!(%error, "cannot read the registry");
+    }
+    let suggestion = misspelling::suggest_topic(broker, topic);
+    CliError::Failed(format!("{error}{suggestion}"))
 }
 
 /// Formats a duration for a query.

@@ -248,7 +248,7 @@ macro_rules! words {
 
             fn schema() -> serde_json::Value {
                 let words: Vec<_> = Self::ALL.iter().map(|word| word.as_str()).collect();
-                serde_json::json!({ "enum": words })
+                serde_json::json!({ "type": "string", "enum": words })
             }
         }
 

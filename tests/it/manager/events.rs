@@ -103,7 +103,7 @@ async fn events_follow_a_cursor_without_payloads_and_what_was_missed_is_counted(
         ("wait=5", "wait"),
         ("cursor=x", "cursor"),
         ("since=yesterday", "since"),
-        ("before=x", "query"),
+        ("before=x", "before"),
     ] {
         let problem = manager
             .api

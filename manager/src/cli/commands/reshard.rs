@@ -8,7 +8,7 @@ use lisa_service::cli::{Output, remark};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::{counted, print};
+use super::{counted, failed, print};
 use crate::cli::args::ReshardArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
@@ -35,9 +35,11 @@ pub(crate) async fn reshard(
     let started = action.run(broker.reshard(topic, shards), |started| {
         audit::changed(matches!(started, Resharded::UnderWay(_)))
     });
-    let Resharded::UnderWay(_) = started.await? else {
-        return report(topic, shards, 0, output);
-    };
+    match started.await {
+        Ok(Resharded::UnderWay(_)) => {}
+        Ok(_) => return report(topic, shards, 0, output),
+        Err(error) => return Err(failed(broker, error).await),
+    }
     let (mut reported, mut moved) = (Instant::now(), Instant::now());
     let mut before = u64::MAX;
     loop {

@@ -16,6 +16,7 @@ use lisa_service::cli::{escape_lines, json_lines, remark};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
+use super::failed;
 use crate::cli::args::TailArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
@@ -51,7 +52,10 @@ pub(crate) async fn tail(client: &Client, args: &TailArgs) -> Result<(), CliErro
 
 /// Prints a line for each event, read from Redis. Retries a shard whose server is unavailable.
 async fn read(broker: &Broker, args: &TailArgs) -> Result<(), CliError> {
-    let mut topic = broker.topic(&args.topic).await?;
+    let mut topic = match broker.topic(&args.topic).await {
+        Ok(topic) => topic,
+        Err(error) => return Err(failed(broker, error).await),
+    };
     if let Some(group) = &args.group {
         let found = choose_group::choose(&topic, Some(group.as_str()));
         found.map_err(|error| CliError::Failed(error.to_string()))?;

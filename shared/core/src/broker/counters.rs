@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_repair_of_sums_knows_the_same_ends() {
-        let script = include_str!("../scripts/maintenance/recount.lua");
+        let script = include_str!("../scripts/doctor/recount.lua");
         let ends = COUNTERS.iter().filter(|counter| counter.is_end);
         let ends: Vec<_> = ends.map(|counter| format!("'{}'", counter.name)).collect();
         let list = format!("ipairs({{{}}})", ends.join(", "));
