@@ -22,51 +22,79 @@ impl Key {
     }
 }
 
-/// The keys of one shard of a topic and of all its groups, spelled once.
-#[derive(Clone, Debug)]
-pub(crate) struct ShardKeys {
-    pub(crate) conf: Key,
-    pub(crate) stats: Key,
-    pub(crate) waiting: Key,
-    pub(crate) payload: Key,
-    pub(crate) meta: Key,
-    pub(crate) merge: Key,
-    pub(crate) left: Key,
-    pub(crate) tomb: Key,
-    /// The survivor of each merged message.
-    pub(crate) into: Key,
-    /// Messages by ordering key, on topics with `key_index`.
-    pub(crate) bykey: Key,
-    /// Messages in transit to another shard, while the topic is being resharded.
-    pub(crate) in_transit: Key,
-    /// On the first shard: samples of the topic's counts, one a minute and one a quarter hour.
-    pub(crate) series: Key,
-    pub(crate) series15: Key,
-    /// On the first shard: the topic's deliveries by lateness.
-    pub(crate) observed: Key,
-    /// The newest failed attempts of all groups.
-    pub(crate) failures: Key,
-    /// The channel that wakes the shard's mover. It is not a key, but must share the hash tag.
-    pub(crate) wake: Key,
-    /// The names of the groups, separated by spaces.
-    pub(crate) group_names: Box<str>,
-    /// The keys of the groups, in the order of the names.
-    pub(crate) groups: Vec<GroupKeys>,
+/// Declares keys, whose names are those of the fields, and further fields after a `+`.
+macro_rules! keys {
+    (
+        $(#[$attribute:meta])* struct $struct:ident {
+            $($(#[$doc:meta])* $key:ident,)+
+            $(+ $(#[$further_doc:meta])* $further:ident: $type:ty,)*
+        }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Debug)]
+        pub(crate) struct $struct {
+            $($(#[$doc])* pub(crate) $key: Key,)+
+            $($(#[$further_doc])* pub(crate) $further: $type,)*
+        }
+
+        impl $struct {
+            fn spell(spell: impl Fn(&str) -> Key, $($further: $type),*) -> Self {
+                Self {
+                    $($key: spell(stringify!($key)),)+
+                    $($further,)*
+                }
+            }
+        }
+    };
 }
 
-/// The keys of one group on one shard.
-#[derive(Clone, Debug)]
-pub(crate) struct GroupKeys {
-    pub(crate) name: Group,
-    pub(crate) ready: Key,
-    pub(crate) retry: Key,
-    pub(crate) attempts: Key,
-    pub(crate) backlog: Key,
-    pub(crate) parked: Key,
-    pub(crate) holder: Key,
-    pub(crate) garbage: Key,
-    pub(crate) garbage_info: Key,
-    pub(crate) garbage_hook: Key,
+keys! {
+    /// The keys of one shard of a topic and of all its groups, spelled once.
+    struct ShardKeys {
+        conf,
+        stats,
+        waiting,
+        payload,
+        meta,
+        merge,
+        left,
+        tomb,
+        /// The survivor of each merged message.
+        into,
+        /// Messages by ordering key, on topics with `key_index`.
+        bykey,
+        /// Messages in transit to another shard, while the topic is being resharded.
+        in_transit,
+        /// On the first shard: samples of the topic's counts, one a minute and one a quarter hour.
+        series,
+        series15,
+        /// On the first shard: the topic's deliveries by lateness.
+        observed,
+        /// The newest failed attempts of all groups.
+        failures,
+        /// The channel that wakes the shard's mover. It is not a key, but must share the hash tag.
+        wake,
+        + /// The names of the groups, separated by spaces.
+        group_names: Box<str>,
+        + /// The keys of the groups, in the order of the names.
+        groups: Vec<GroupKeys>,
+    }
+}
+
+keys! {
+    /// The keys of one group on one shard.
+    struct GroupKeys {
+        ready,
+        retry,
+        attempts,
+        backlog,
+        parked,
+        holder,
+        garbage,
+        garbage_info,
+        garbage_hook,
+        + name: Group,
+    }
 }
 
 /// The keys of one group and of its shard.
@@ -103,41 +131,14 @@ impl ShardKeys {
     ) -> Self {
         let spell = |what: &str| Key(format!("{namespace}:v1:{{{topic}:{shard}}}:{what}").into());
         let of_group = |group: &Group| {
-            let spell = |what: &str| spell(&format!("{what}:{group}"));
-            GroupKeys {
-                name: group.clone(),
-                ready: spell("ready"),
-                retry: spell("retry"),
-                attempts: spell("attempts"),
-                backlog: spell("backlog"),
-                parked: spell("parked"),
-                holder: spell("holder"),
-                garbage: spell("garbage"),
-                garbage_info: spell("garbage_info"),
-                garbage_hook: spell("garbage_hook"),
-            }
+            GroupKeys::spell(|what| spell(&format!("{what}:{group}")), group.clone())
         };
         let names: Vec<&str> = groups.iter().map(Group::as_str).collect();
-        Self {
-            conf: spell("conf"),
-            stats: spell("stats"),
-            waiting: spell("waiting"),
-            payload: spell("payload"),
-            meta: spell("meta"),
-            merge: spell("merge"),
-            left: spell("left"),
-            tomb: spell("tomb"),
-            into: spell("into"),
-            bykey: spell("bykey"),
-            in_transit: spell("in_transit"),
-            series: spell("series"),
-            series15: spell("series15"),
-            observed: spell("observed"),
-            failures: spell("failures"),
-            wake: spell("wake"),
-            group_names: names.join(" ").into(),
-            groups: groups.iter().map(of_group).collect(),
-        }
+        Self::spell(
+            spell,
+            names.join(" ").into(),
+            groups.iter().map(of_group).collect(),
+        )
     }
 
     /// Returns the view of one of the shard's groups.
@@ -165,50 +166,38 @@ impl ShardKeys {
     }
 }
 
-/// The keys of a namespace's registry.
-#[derive(Clone, Debug)]
-pub(crate) struct RegistryKeys {
-    pub(crate) topics: Key,
-    pub(crate) managers: Key,
-    /// The times up to which schedules have fired.
-    pub(crate) schedules: Key,
-    /// The key that signs the tokens of pulled deliveries.
-    pub(crate) token_key: Key,
-    /// The newest counts of each topic.
-    pub(crate) snapshot: Key,
-    /// The actions of operators.
-    pub(crate) audit: Key,
-    /// The sessions of dashboards that were ended.
-    pub(crate) ended_sessions: Key,
-    /// The reports of running processes.
-    pub(crate) workers: Key,
-    /// The jobs that requeue or purge garbage.
-    pub(crate) garbage_jobs: Key,
-    /// Samples of the sums of all topics, one a minute and one a quarter hour.
-    pub(crate) series: Key,
-    pub(crate) series15: Key,
-    /// The deliveries of all topics by lateness.
-    pub(crate) observed: Key,
+keys! {
+    /// The keys of a namespace's registry.
+    struct RegistryKeys {
+        topics,
+        managers,
+        /// The times up to which schedules have fired.
+        schedules,
+        /// The key that signs the tokens of pulled deliveries.
+        token_key,
+        /// The newest counts of each topic.
+        snapshot,
+        /// The actions of operators.
+        audit,
+        /// The sessions of dashboards that were ended.
+        ended_sessions,
+        /// The reports of running processes.
+        workers,
+        /// The jobs that requeue or purge garbage.
+        garbage_jobs,
+        /// Samples of the sums of all topics, one a minute and one a quarter hour.
+        series,
+        series15,
+        /// The deliveries of all topics by lateness.
+        observed,
+    }
 }
 
 impl RegistryKeys {
     pub(crate) fn new(namespace: &Namespace) -> Self {
         // No topic can have this tag: the tag of a topic contains a colon.
         let spell = |what: &str| Key(format!("{namespace}:v1:{{registry}}:{what}").into());
-        Self {
-            topics: spell("topics"),
-            managers: spell("managers"),
-            schedules: spell("schedules"),
-            token_key: spell("token_key"),
-            snapshot: spell("snapshot"),
-            audit: spell("audit"),
-            ended_sessions: spell("ended_sessions"),
-            workers: spell("workers"),
-            garbage_jobs: spell("garbage_jobs"),
-            series: spell("series"),
-            series15: spell("series15"),
-            observed: spell("observed"),
-        }
+        Self::spell(spell)
     }
 }
 

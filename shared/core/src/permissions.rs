@@ -5,14 +5,7 @@ use crate::durability::Durability;
 use crate::keys::RegistryKeys;
 use crate::redis::preflight::Permission;
 use crate::redis::{Endpoint, Script};
-use crate::scripts::{
-    Ack, AckPlain, Cancel, ChangeGarbageJob, Clean, Declare, DropConsumer, DropKeys,
-    EnableGarbageHook, Examine, FinishGarbageHook, FinishReshard, Forget, General, Heads,
-    Heartbeat, Join, Lookup, MergeCounters, MigrateIn, MigrateOut, MoveDue, MoveDuePlain,
-    NoteCounts, NoteFires, NoteSample, NoteTotal, Observe, Operation, PageOfGarbage, ParkedKeys,
-    Pause, Purge, Reclaim, Recount, Redirect, Register, RemoveGroup, Repair, Requeue, Reschedule,
-    Retire, SendPlain, SendScript, Settle, Stats, TakeGarbageHooks, Walk,
-};
+use crate::scripts;
 use crate::topic::Namespace;
 
 /// A sample call of each command that any role runs; `KEY` stands for one of Lisa's keys.
@@ -75,13 +68,14 @@ pub const GATEWAY: &str = "gateway";
 /// The additional role of a gateway that serves SQS clients, and so also sends, cancels and requeues.
 pub const SQS: &str = "sqs";
 
+/// The users of the command lines. No process checks their permissions at start.
+const OPERATOR: &str = "operator";
+
 /// Returns the permissions that the roles of a process need; `roles` as in `manager+producer`.
 pub fn of_roles(roles: &str, namespace: &Namespace) -> Vec<Permission> {
     let mut needed: Vec<String> = ["EVALSHA", "SCRIPT LOAD", "TIME"].map(String::from).into();
     for role in roles.split('+') {
-        let (scripts, commands) = of_role(role);
-        needed.extend(commands.iter().copied().map(String::from));
-        needed.extend(scripts.into_iter().flat_map(commands_in));
+        needed.extend(of_role(role));
     }
     let key = sample_key(namespace);
     let is_needed = |line: &&&[&str]| {
@@ -140,144 +134,95 @@ pub fn of_endpoint(endpoint: &Endpoint) -> Option<(Permission, &'static str)> {
     Some((permission, use_of))
 }
 
-/// Returns the scripts that a role runs, and the commands that it runs outside of scripts.
-fn of_role(role: &str) -> (Vec<&'static Script>, &'static [&'static str]) {
-    let declare = [Declare::script(), Register::script(), Redirect::script()];
+/// Returns the commands that a role runs, those of its scripts included, with the subcommand where there is one.
+fn of_role(role: &str) -> Vec<String> {
+    let own = commands_of(role).iter().copied().map(String::from);
+    let scripts = scripts::table::of_role(role).into_iter();
+    own.chain(scripts.flat_map(commands_in)).collect()
+}
+
+/// Returns the commands that a role runs outside of scripts.
+fn commands_of(role: &str) -> &'static [&'static str] {
     match role {
-        "producer" => {
-            let own = [
-                SendPlain::script(),
-                SendScript::script(),
-                Cancel::script(),
-                Reschedule::script(),
-                Lookup::script(),
-            ];
-            let commands = &[
-                "HGETALL",
-                "HKEYS",
-                "HMGET",
-                "XINFO GROUPS",
-                "XPENDING",
-                "XRANGE",
-                "ZRANGE",
-            ];
-            ([&declare[..], &own].concat(), commands)
-        }
-        "consumer" => {
-            let own = [
-                AckPlain::script(),
-                Ack::script(),
-                Settle::script(),
-                DropConsumer::script(),
-                Join::script(),
-                EnableGarbageHook::script(),
-                TakeGarbageHooks::script(),
-                FinishGarbageHook::script(),
-                Observe::script(),
-            ];
-            let commands = &[
-                "HDEL",
-                "HGETALL",
-                "HINCRBY",
-                "HMGET",
-                "HSET",
-                "HSTRLEN",
-                "XCLAIM",
-                "XREADGROUP",
-            ];
-            ([&declare[..], &own].concat(), commands)
-        }
-        GATEWAY => (Vec::new(), &["HGET", "SET", "SPUBLISH", "XPENDING"]),
-        SQS => {
-            let own = vec![
-                SendPlain::script(),
-                SendScript::script(),
-                Cancel::script(),
-                Requeue::script(),
-                Stats::script(),
-                Lookup::script(),
-            ];
-            let commands = &[
-                "HGET",
-                "HKEYS",
-                "HMGET",
-                "SET",
-                "SPUBLISH",
-                "XADD",
-                "XINFO GROUPS",
-                "XPENDING",
-                "XRANGE",
-                "ZRANGE",
-                "ZSCORE",
-            ];
-            (own, commands)
-        }
-        CALLBACKS => (vec![SendPlain::script(), SendScript::script()], &["HGET"]),
-        _ => {
-            let own = [
-                MoveDuePlain::script(),
-                MoveDue::script(),
-                MigrateOut::script(),
-                MigrateIn::script(),
-                MergeCounters::script(),
-                FinishReshard::script(),
-                DropKeys::script(),
-                Heads::script(),
-                Reclaim::script(),
-                Clean::script(),
-                Forget::script(),
-                Requeue::script(),
-                Purge::script(),
-                Pause::script(),
-                Retire::script(),
-                RemoveGroup::script(),
-                Stats::script(),
-                Lookup::script(),
-                PageOfGarbage::script(),
-                ParkedKeys::script(),
-                Heartbeat::script(),
-                NoteCounts::script(),
-                NoteFires::script(),
-                NoteSample::script(),
-                NoteTotal::script(),
-                ChangeGarbageJob::script(),
-                SendPlain::script(),
-                SendScript::script(),
-                DropConsumer::script(),
-                Walk::script(),
-                Examine::script(),
-                Repair::script(),
-                Recount::script(),
-            ];
-            let commands = &[
-                "EXISTS",
-                "HDEL",
-                "HEXISTS",
-                "HGET",
-                "HGETALL",
-                "HKEYS",
-                "HMGET",
-                "HSCAN",
-                "HSET",
-                "SSUBSCRIBE",
-                "XINFO CONSUMERS",
-                "XADD",
-                "XINFO GROUPS",
-                "XINFO STREAM",
-                "XLEN",
-                "XPENDING",
-                "XRANGE",
-                "XREVRANGE",
-                "ZADD",
-                "ZCARD",
-                "ZCOUNT",
-                "ZRANGE",
-                "ZREMRANGEBYRANK",
-                "ZREMRANGEBYSCORE",
-                "ZSCORE",
-            ];
-            ([&declare[..], &own].concat(), commands)
-        }
+        "producer" => &[
+            "HGETALL",
+            "HKEYS",
+            "HMGET",
+            "XINFO GROUPS",
+            "XPENDING",
+            "XRANGE",
+            "ZRANGE",
+        ],
+        "consumer" => &[
+            "HDEL",
+            "HGETALL",
+            "HINCRBY",
+            "HMGET",
+            "HSET",
+            "HSTRLEN",
+            "XCLAIM",
+            "XREADGROUP",
+        ],
+        GATEWAY => &["HGET", "SET", "SPUBLISH", "XPENDING"],
+        SQS => &[
+            "HGET",
+            "HKEYS",
+            "HMGET",
+            "SET",
+            "SPUBLISH",
+            "XADD",
+            "XINFO GROUPS",
+            "XPENDING",
+            "XRANGE",
+            "ZRANGE",
+            "ZSCORE",
+        ],
+        CALLBACKS => &["HGET"],
+        OPERATOR => &[
+            "HGET",
+            "HGETALL",
+            "HMGET",
+            "HSETNX",
+            "XADD",
+            "XINFO CONSUMERS",
+            "XINFO GROUPS",
+            "XINFO STREAM",
+            "XPENDING",
+            "XRANGE",
+            "XREAD",
+            "ZCARD",
+            "ZCOUNT",
+            "XREVRANGE",
+            "ZRANGE",
+            "ZSCORE",
+        ],
+        _ => &[
+            "EXISTS",
+            "HDEL",
+            "HEXISTS",
+            "HGET",
+            "HGETALL",
+            "HKEYS",
+            "HMGET",
+            "HSCAN",
+            "HSET",
+            "SSUBSCRIBE",
+            "XINFO CONSUMERS",
+            "XADD",
+            "XINFO GROUPS",
+            "XINFO STREAM",
+            "XLEN",
+            "XPENDING",
+            "XRANGE",
+            "XREVRANGE",
+            "ZADD",
+            "ZCARD",
+            "ZCOUNT",
+            "ZRANGE",
+            "ZREMRANGEBYRANK",
+            "ZREMRANGEBYSCORE",
+            "ZSCORE",
+        ],
     }
 }
 
@@ -306,7 +251,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::scripts::CreateShard;
 
     /// The page with the ACL lines of the users for operators.
     const PAGE: &str = include_str!("../../docs/operate/topologies.md");
@@ -317,53 +261,6 @@ mod tests {
     /// The commands with which a consumer that is stopping ends its blocked reads immediately. They are optional: a consumer
     /// without them starts as well.
     const STOPPING: &str = "client|id client|unblock";
-
-    /// Returns the scripts and commands that the verbs of the command lines run.
-    fn of_operator() -> (Vec<&'static Script>, &'static [&'static str]) {
-        let scripts = vec![
-            Declare::script(),
-            Register::script(),
-            SendPlain::script(),
-            SendScript::script(),
-            Cancel::script(),
-            Reschedule::script(),
-            Lookup::script(),
-            Requeue::script(),
-            Purge::script(),
-            Pause::script(),
-            Retire::script(),
-            RemoveGroup::script(),
-            PageOfGarbage::script(),
-            ParkedKeys::script(),
-            Stats::script(),
-            Walk::script(),
-            Examine::script(),
-            Repair::script(),
-            Recount::script(),
-            CreateShard::script(),
-            Redirect::script(),
-            ChangeGarbageJob::script(),
-        ];
-        let commands = &[
-            "HGET",
-            "HGETALL",
-            "HMGET",
-            "HSETNX",
-            "XADD",
-            "XINFO CONSUMERS",
-            "XINFO GROUPS",
-            "XINFO STREAM",
-            "XPENDING",
-            "XRANGE",
-            "XREAD",
-            "ZCARD",
-            "ZCOUNT",
-            "XREVRANGE",
-            "ZRANGE",
-            "ZSCORE",
-        ];
-        (scripts, commands)
-    }
 
     #[test]
     fn the_users_on_the_page_may_do_what_they_need_and_no_more() {
@@ -382,17 +279,7 @@ mod tests {
                 needed.extend(STOPPING.split(' ').map(str::to_owned));
             }
             for role in user.split('+') {
-                let (scripts, commands) = match role {
-                    "operator" => of_operator(),
-                    role => of_role(role),
-                };
-                needed.extend(commands.iter().map(|command| spelled(command)));
-                needed.extend(
-                    scripts
-                        .into_iter()
-                        .flat_map(commands_in)
-                        .map(|c| spelled(&c)),
-                );
+                needed.extend(of_role(role).iter().map(|command| spelled(command)));
             }
             let needed: Vec<String> = needed.iter().map(|command| format!("+{command}")).collect();
             let line = format!(
@@ -410,11 +297,9 @@ mod tests {
     #[test]
     fn a_consumer_with_callbacks_or_a_gateway_needs_the_additional_rights_on_the_page() {
         let commands = |role| -> BTreeSet<String> {
-            let (scripts, commands) = of_role(role);
-            let commands = commands.iter().copied().map(String::from);
-            let all = commands.chain(scripts.into_iter().flat_map(commands_in));
-            all.map(|command| command.to_lowercase().replace(' ', "|"))
-                .collect()
+            let commands = of_role(role).into_iter();
+            let commands = commands.map(|command| command.to_lowercase().replace(' ', "|"));
+            commands.collect()
         };
         for (role, of) in [
             (CALLBACKS, "success_topic or garbage_topic"),
@@ -437,10 +322,7 @@ mod tests {
             .flat_map(|line| [line[0].to_owned(), line[..line.len().min(2)].join(" ")])
             .collect();
         for role in ["producer", "manager", "consumer", CALLBACKS, GATEWAY, SQS] {
-            let (scripts, commands) = of_role(role);
-            let mut all: Vec<String> = commands.iter().copied().map(String::from).collect();
-            all.extend(scripts.into_iter().flat_map(commands_in));
-            for command in all {
+            for command in of_role(role) {
                 assert!(lines.contains(&command), "{role} runs {command}");
             }
         }

@@ -11,6 +11,7 @@ mod hot;
 mod maintenance;
 mod registry;
 mod reshard;
+pub(crate) mod table;
 
 use std::fmt::Display;
 use std::str::FromStr;

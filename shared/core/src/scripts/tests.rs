@@ -34,69 +34,20 @@ fn general<G: General>(file: &'static str) -> Shape {
 }
 
 macro_rules! shapes {
-    ($shape:ident, $($operation:ty => $file:literal),+ $(,)?) => {
-        vec![$($shape::<$operation>(include_str!(concat!($file, ".lua")))),+]
+    (
+        special { $($special:ty = $special_file:literal for $($special_role:ident)*;)+ }
+        general { $($general:ty = $general_file:literal for $($general_role:ident)*;)+ }
+    ) => {
+        fn special() -> Vec<Shape> {
+            vec![$(shape::<$special>(include_str!(concat!($special_file, ".lua")))),+]
+        }
+
+        fn generals() -> Vec<Shape> {
+            vec![$(general::<$general>(include_str!(concat!($general_file, ".lua")))),+]
+        }
     };
 }
-
-fn special() -> Vec<Shape> {
-    shapes![
-        shape,
-        AckPlain => "hot/ack_plain",
-        MoveDuePlain => "hot/move_due_plain",
-        SendPlain => "hot/send_plain",
-        Forget => "maintenance/forget",
-        Heads => "maintenance/heads",
-        NoteSample => "maintenance/note_sample",
-        Observe => "maintenance/observe",
-        PageOfGarbage => "maintenance/page",
-        DropConsumer => "groups/drop_consumer",
-        EnableGarbageHook => "groups/enable_garbage_hook",
-        FinishGarbageHook => "groups/finish_garbage_hook",
-        Join => "groups/join",
-        TakeGarbageHooks => "groups/take_garbage_hooks",
-        Declare => "registry/declare",
-        Heartbeat => "registry/heartbeat",
-        NoteCounts => "registry/note_counts",
-        NoteFires => "registry/note_fires",
-        NoteTotal => "registry/note_total",
-        Register => "registry/register",
-        CreateShard => "reshard/create_shard",
-        FinishReshard => "reshard/finish_reshard",
-        MarkRetired => "reshard/mark_retired",
-        MergeCounters => "reshard/merge_counters",
-        Redirect => "reshard/redirect",
-    ]
-}
-
-fn generals() -> Vec<Shape> {
-    shapes![
-        general,
-        Ack => "hot/ack",
-        MoveDue => "hot/move_due",
-        SendScript => "hot/send",
-        Settle => "hot/settle",
-        Cancel => "change/cancel",
-        Lookup => "change/lookup",
-        Purge => "change/purge",
-        Requeue => "change/requeue",
-        Reschedule => "change/reschedule",
-        Clean => "maintenance/clean",
-        Reclaim => "maintenance/reclaim",
-        Stats => "maintenance/stats",
-        ParkedKeys => "groups/parked_keys",
-        Pause => "groups/pause",
-        RemoveGroup => "groups/remove_group",
-        Retire => "groups/retire",
-        DropKeys => "reshard/drop_keys",
-        MigrateIn => "reshard/migrate_in",
-        MigrateOut => "reshard/migrate_out",
-        Examine => "doctor/examine",
-        Recount => "doctor/recount",
-        Repair => "doctor/repair",
-        Walk => "doctor/walk",
-    ]
-}
+table::scripts!(shapes);
 
 fn all() -> Vec<Shape> {
     special().into_iter().chain(generals()).collect()

@@ -10,17 +10,17 @@
 -- Returns 'stored'; 'other' if the state is another one; 'full' if a new job would be one too many.
 -- Cost O(1).
 -- Safe to repeat: the second time the state is another one.
-local JOBS = KEYS[1]
+local GARBAGE_JOBS = KEYS[1]
 local id, before, after, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
-if (redis.call('HGET', JOBS, id) or '') ~= before then
+if (redis.call('HGET', GARBAGE_JOBS, id) or '') ~= before then
   return {'other'}
 end
 if after == '' then
-  redis.call('HDEL', JOBS, id)
-elseif before == '' and redis.call('HLEN', JOBS) >= most then
+  redis.call('HDEL', GARBAGE_JOBS, id)
+elseif before == '' and redis.call('HLEN', GARBAGE_JOBS) >= most then
   return {'full'}
 else
-  redis.call('HSET', JOBS, id, after)
+  redis.call('HSET', GARBAGE_JOBS, id, after)
 end
 return {'stored'}
