@@ -39,10 +39,10 @@ deny: ## Check licenses, bans and sources of the dependencies, and advisories if
 	CARGO="$(CARGO)" bash tests/deny.sh
 
 bench: redis ## Benchmark this machine, next to the limits of its Redis: ARGS="--quick", "--list", "--only throughput"
-	$(CARGO) bench -p lisa-tests --bench relay -- $(ARGS)
+	LISA_TEST_BROKERS=1 $(CARGO) bench -p lisa-tests --bench relay -- $(ARGS)
 
 bench-peers: redis ## Benchmark the same work on Lisa, its clients for TypeScript, Python, Java and Go, BullMQ, apalis, beanstalkd, RabbitMQ, NATS, pg-boss, streaq, arq and celery: ARGS="--quick", "--list", "--only bullmq"
-	$(CARGO) bench -p lisa-tests --bench peers -- $(ARGS)
+	LISA_TEST_BROKERS=1 $(CARGO) bench -p lisa-tests --bench peers -- $(ARGS)
 
 chaos: redis ## Inject random faults into the real binaries under load: ARGS="--quick", "--list", "--only redis-kill", "--seed 7"
 	$(CARGO) build --release --workspace --bins
