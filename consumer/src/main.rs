@@ -11,7 +11,7 @@ use lisa_service::cli::{escape_lines, remark};
 use lisa_service::role::block_on;
 use mimalloc::MiMalloc;
 
-/// Takes less CPU time than the allocator of glibc: see decision 0029.
+/// Takes less CPU time than the allocator of glibc: see shared/docs/internals/performance.md.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
