@@ -62,7 +62,7 @@ use lisa_service::config::Config;
 use lisa_service::cron::TimeZone;
 use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
-use lisa_service::http::share::Client;
+use lisa_service::http::client::Client;
 use lisa_service::http::{CrossSite, ProblemCode, Reads, Unread};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
@@ -211,7 +211,7 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
     Ok(router)
 }
 
-/// The pages, which require the scope `read`, and the session itself.
+/// Returns the pages, which require the scope `read`, and the routes of the session (login, logout, choices).
 fn pages() -> Vec<(&'static str, MethodRouter<Dashboard>)> {
     vec![
         ("/", get(overview::show)),
@@ -235,7 +235,7 @@ fn pages() -> Vec<(&'static str, MethodRouter<Dashboard>)> {
     ]
 }
 
-/// The actions and the pages that ask before them, each with the scope that it requires beside `read`.
+/// Returns the actions and their confirmation pages, each with the scope that it requires in addition to `read`.
 fn actions() -> Vec<(String, Scope, MethodRouter<Dashboard>)> {
     let mut actions = Vec::new();
     let mut add = |path: &str, scope, action| actions.push((path.to_owned(), scope, action));

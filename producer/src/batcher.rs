@@ -17,7 +17,7 @@ use lisa_core::message::{MessageId, PreparedMessage};
 use lisa_core::state::Accepted;
 use lisa_core::sync::Mutex;
 use lisa_core::topic::{Shard, Topic};
-use lisa_service::supervise::panic_text;
+use lisa_service::panics::panic_text;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 

@@ -17,8 +17,8 @@ use lisa_core::openapi::one_of;
 use lisa_core::state::Settled;
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::{Group, Shard, Topic};
-use lisa_service::http::auth::Admitted;
 use lisa_service::http::body::read_limited;
+use lisa_service::http::client::Admitted;
 use lisa_service::http::{Problem, ProblemCode, read_fields};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -37,7 +37,7 @@ fields! {
     /// The details of a failure. All are optional, and so is the body.
     #[derive(Clone, Debug)]
     pub(super) struct RetryOptions, schema = "Retry" {
-        /// The time until the next attempt, such as `30s`. By default, as the retry policy says.
+        /// The time until the next attempt, such as `30s`. By default, the delay of the retry policy.
         after: Option<Duration> = None;
         /// The error; 1 KiB of it is kept.
         error: Option<String> = None;

@@ -30,8 +30,9 @@ use lisa_core::message::MessageId;
 use lisa_core::sync::Mutex;
 use lisa_core::topic::{Group, Topic, TopicSettings};
 use lisa_producer::Producer;
-use lisa_service::http::auth::{Admitted, Scope, Token, TokenSet};
+use lisa_service::http::auth::{Scope, Token, TokenSet};
 use lisa_service::http::body::{BodyLimits, Reservation, read_reserved};
+use lisa_service::http::client::Admitted;
 use lisa_service::http::json::{FEW, object};
 use lisa_service::http::{Problem, Reads, SQS_ROUTES, check_coding, unknown_route};
 use serde::de::DeserializeOwned;
@@ -249,7 +250,7 @@ async fn admit<'a>(
     let max_body = known.map_or(MAX_BODY, |(_, _, max_body)| *max_body);
     let read = read_reserved(body, max_body, &service.bodies);
     let read = match service.tokens.is_empty() {
-        true => Admitted::by(None).scope(read).await,
+        true => Token::admitted(None).scope(read).await,
         false => read.await,
     };
     let (bytes, mut reserved) = read.map_err(Problem::from)?;
@@ -265,7 +266,7 @@ async fn admit<'a>(
             return Err(SqsError::new(Kind::AccessDenied, message));
         }
     }
-    let admitted = Admitted::by(token);
+    let admitted = Token::admitted(token);
     reserved.admit(admitted.client()).map_err(Problem::from)?;
     let call = Call::new(service, &parts, authorization.as_ref(), token);
     let body = Body {

@@ -11,7 +11,7 @@ use lisa_core::retry::RetryPolicy;
 use lisa_core::state::Attempt;
 use lisa_core::time::{UnixMs, When, format_duration, millis};
 use lisa_core::topic::{Group, Topic, TopicSettings};
-use lisa_service::supervise::panic_text;
+use lisa_service::panics::panic_text;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::Instrument;

@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use lisa_core::broker::{BrokerError, GarbageInfo, PendingHook, TopicHandle};
 use lisa_core::message::{EntryId, MessageId, Record};
 use lisa_core::time::{UnixMs, format_duration};
-use lisa_service::supervise::panic_text;
+use lisa_service::panics::panic_text;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::sleep;

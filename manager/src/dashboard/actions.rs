@@ -10,7 +10,7 @@ use lisa_core::names::words;
 use lisa_core::state::{CancelOutcome, RescheduleOutcome};
 use lisa_core::time::{UnixMs, When, parse_duration};
 use lisa_service::http::auth::Scope;
-use lisa_service::http::share::Client;
+use lisa_service::http::client::Client;
 use maud::{Markup, html};
 
 use super::Dashboard;
@@ -319,7 +319,9 @@ pub(super) async fn ask_message(
                 commands,
             )
         }
-        MessageVerb::DeliverNow => return Err(Failure::not_found("this action does not ask")),
+        MessageVerb::DeliverNow => {
+            return Err(Failure::not_found("deliver-now needs no confirmation"));
+        }
         MessageVerb::Requeue | MessageVerb::Purge => {
             let group = choose(&topic, of_query.text("group"))?;
             fields = html! { input type="hidden" name="group" value=(group); };

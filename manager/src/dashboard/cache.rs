@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use lisa_core::sync::Mutex as SyncMutex;
 use lisa_service::http::Reads;
-use lisa_service::http::share::{Client, Shares};
+use lisa_service::http::client::Client;
+use lisa_service::http::share::Shares;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
@@ -208,7 +209,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use futures_util::future::join_all;
-    use lisa_service::http::auth::Admitted;
+    use lisa_service::http::client::Admitted;
 
     use super::*;
 

@@ -13,7 +13,8 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use lisa_core::small_file;
 use lisa_core::sync::Mutex;
 use lisa_core::time::UnixMs;
-use lisa_service::http::auth::{Admitted, Scope, Token, TokenSet};
+use lisa_service::http::auth::{Scope, Token, TokenSet};
+use lisa_service::http::client::Admitted;
 use sha2::Sha256;
 
 /// The time without a request after which a session ends.

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use lisa_core::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle};
 use lisa_core::topic::Topic;
 use lisa_service::metrics::Metrics;
-use lisa_service::supervise::panic_text;
+use lisa_service::panics::panic_text;
 
 use super::{JobError, Tools};
 use crate::assignment::AssignedShard;

@@ -13,8 +13,8 @@ use lisa_core::fields;
 use lisa_core::fields::{Reader, Value as _};
 use lisa_core::state::RescheduleOutcome;
 use lisa_core::time::{UnixMs, When};
-use lisa_service::http::auth::may_read;
 use lisa_service::http::body::{BodyError, read_limited};
+use lisa_service::http::client::may_read;
 use lisa_service::http::{
     KEY_OF_MESSAGE, MessagePath, Problem, ProblemCode, TopicPath, read_fields,
 };
@@ -106,7 +106,7 @@ pub(super) async fn get_message(
     let found = api.producer.get(&topic, message).await;
     match found.map_err(|error| api.problem(error))? {
         GetOutcome::Stored(message) => Ok(Json(*message)),
-        GetOutcome::Unknown { end } => Err(Problem::no_message(&id, end)),
+        GetOutcome::Unknown { end } => Err(Problem::no_message(&topic, &id, end)),
     }
 }
 
@@ -141,7 +141,7 @@ pub(super) async fn cancel(
         }
         CancelOutcome::InFlight => Err(in_flight(&id)),
         CancelOutcome::Garbage => Err(in_garbage(&id, "purge it instead")),
-        CancelOutcome::Unknown { end } => Err(Problem::no_message(&id, end)),
+        CancelOutcome::Unknown { end } => Err(Problem::no_message(&topic, &id, end)),
     }
 }
 
@@ -240,7 +240,7 @@ fn rescheduled(topic: &str, id: &str, outcome: RescheduleOutcome) -> Result<Resp
         }
         RescheduleOutcome::InFlight => Err(in_flight(id)),
         RescheduleOutcome::Garbage => Err(in_garbage(id, "requeue it instead")),
-        RescheduleOutcome::Unknown { end } => Err(Problem::no_message(id, end)),
+        RescheduleOutcome::Unknown { end } => Err(Problem::no_message(topic, id, end)),
     }
 }
 

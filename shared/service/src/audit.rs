@@ -9,7 +9,7 @@ use lisa_core::topic::{Group, Topic};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use crate::http::auth::token_name;
+use crate::http::client::token_name;
 
 /// An action of an operator, to be recorded with its outcome.
 #[derive(Debug)]

@@ -5,6 +5,7 @@
 pub mod auth;
 pub mod batch;
 pub mod body;
+pub mod client;
 mod cross_site;
 mod description;
 mod failure;

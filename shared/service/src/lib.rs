@@ -19,6 +19,7 @@ pub mod cron;
 #[cfg(feature = "process")]
 pub mod http;
 pub mod metrics;
+pub mod panics;
 #[cfg(feature = "process")]
 pub mod recurring;
 pub mod report;

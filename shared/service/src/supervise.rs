@@ -4,7 +4,6 @@
 
 mod part;
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,6 +19,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::metrics::Metrics;
+use crate::panics::panic_text;
 use crate::shutdown::Shutdown;
 
 pub use part::{Part, PartHealth, PartName};
@@ -480,13 +480,6 @@ fn join_text(error: JoinError) -> String {
         Ok(panic) => panic_text(panic.as_ref()),
         Err(_) => "killed".to_owned(),
     }
-}
-
-/// Returns the message of a panic, like `panicked: index out of bounds`.
-pub fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("panicked: {}", text.unwrap_or("no message"))
 }
 
 /// Runs a task that no supervisor restarts. A panic ends only this task, and is counted as one of `name`.

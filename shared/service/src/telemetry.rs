@@ -14,7 +14,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::supervise::panic_text;
+use crate::panics::panic_text;
 pub use writer::flush;
 pub(crate) use writer::lost_lines;
 
@@ -24,8 +24,8 @@ const DEFAULT_FILTER: &str = "tokio_cron_scheduler=warn,info";
 /// Precedes each filter. Lisa logs what happens to a broker itself; its clients log whole messages and passwords. A filter that
 /// names them shows their events.
 const ALWAYS: &str = "async_nats=off,lapin=off,";
-/// The filter of commands that print their result to stdout: only warnings, and of the Redis connection only errors. Failed
-/// requests end a command with their error.
+/// The filter of commands that print their result to stdout: only warnings, and of the Redis connection only errors. A
+/// command prints the error of a failed request itself.
 const QUIET_FILTER: &str = "lisa_core::redis=error,lisa_service::http::failure=off,warn";
 
 words!(

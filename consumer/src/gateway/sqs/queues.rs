@@ -8,7 +8,7 @@ use axum::response::Response;
 use lisa_core::broker::{BrokerError, Declare, TopicHandle};
 use lisa_core::time::shorten;
 use lisa_core::topic::Topic;
-use lisa_service::http::share::Client;
+use lisa_service::http::client::Client;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::timeout;

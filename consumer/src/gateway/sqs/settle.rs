@@ -18,7 +18,7 @@ use crate::gateway::settle::{Ended, extend_one, settle_all};
 use crate::gateway::{Gateway, pull::MIN_LEASE};
 use crate::outcome::Outcome;
 use crate::token::Claims;
-use lisa_service::http::share::Client;
+use lisa_service::http::client::Client;
 use lisa_service::http::{Problem, ProblemCode};
 
 /// The error of an attempt that its client ended with a visibility timeout of 0.

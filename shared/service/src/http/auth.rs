@@ -20,8 +20,8 @@ use subtle::{ConditionallySelectable, ConstantTimeEq};
 use tokio::task::futures::TaskLocalFuture;
 use tower::{Layer, Service};
 
+use super::client::Admitted;
 use super::problem::{Problem, ProblemCode};
-use super::share::Client;
 
 words!(
     /// A permission of a token. No scope includes another.
@@ -114,6 +114,13 @@ impl Token {
     #[must_use]
     pub fn has(&self, scope: Scope) -> bool {
         self.scopes.contains(&scope)
+    }
+
+    /// Returns the client with this token; `None` if no tokens are configured.
+    #[must_use]
+    pub fn admitted(token: Option<&Self>) -> Admitted {
+        let may_read = token.is_none_or(|token| token.has(Scope::Read));
+        Admitted::new(may_read, token.map(|token| token.name().into()))
     }
 
     /// Returns the token's name, as it appears in logs.
@@ -265,71 +272,6 @@ impl TokenSet {
     }
 }
 
-tokio::task_local! {
-    /// The client of the request being answered, if it was admitted.
-    static ADMITTED: Admitted;
-}
-
-/// An admitted client, as the future of [`Guarded`] holds it.
-#[derive(Clone, Debug)]
-pub struct Admitted {
-    /// True if it may read.
-    may_read: bool,
-    /// The name of its token, if tokens are configured.
-    token: Option<Arc<str>>,
-}
-
-impl Admitted {
-    /// Creates a client with the name of its token. It has none if no tokens are configured, or only that of a delivery.
-    #[must_use]
-    pub fn new(may_read: bool, token: Option<Arc<str>>) -> Self {
-        Self { may_read, token }
-    }
-
-    /// Creates the client with this token; `None` if no tokens are configured.
-    #[must_use]
-    pub fn by(token: Option<&Token>) -> Self {
-        let may_read = token.is_none_or(|token| token.has(Scope::Read));
-        Self::new(may_read, token.map(|token| token.name().into()))
-    }
-
-    /// Returns the client: by its token, or else by the address of the request being answered.
-    #[must_use]
-    pub fn client(&self) -> Client {
-        self.token
-            .clone()
-            .map_or_else(Client::current, Client::Token)
-    }
-
-    /// Runs the answer to a request of this client.
-    pub fn scope<F: Future>(self, answer: F) -> TaskLocalFuture<Self, F> {
-        ADMITTED.scope(self, answer)
-    }
-}
-
-/// Returns true while a request is answered whose client was admitted: with a token, or because no tokens are configured.
-/// Others are strangers.
-#[must_use]
-pub fn is_admitted() -> bool {
-    ADMITTED.try_with(|_| ()).is_ok()
-}
-
-/// Returns true while a request is answered whose token has the scope `read`, or if no tokens are configured.
-///
-/// An error may only then name topics, groups or messages that the request did not name.
-#[must_use]
-pub fn may_read() -> bool {
-    ADMITTED.try_with(|client| client.may_read).unwrap_or(false)
-}
-
-/// Returns the name of the token of the request being answered; `None` if no tokens are configured.
-#[must_use]
-pub fn token_name() -> Option<Arc<str>> {
-    ADMITTED
-        .try_with(|client| client.token.clone())
-        .unwrap_or_default()
-}
-
 /// Returns the token of the `Authorization: Bearer` header; `None` if there is no such header, or several.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
@@ -380,8 +322,8 @@ impl<S: Service<Request, Response = Response>> Service<Request> for Guarded<S> {
             .admit(request.headers(), self.require.scope)
         {
             Ok(token) => {
-                let client = Admitted::by(token);
-                Either::Left(ADMITTED.scope(client, self.inner.call(request)))
+                let client = Token::admitted(token);
+                Either::Left(client.scope(self.inner.call(request)))
             }
             Err(denied) => Either::Right(ready(Ok(denied.into_response()))),
         }
@@ -423,6 +365,7 @@ fn parse_hex(text: &str) -> Option<[u8; 32]> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::client::may_read;
     use super::*;
 
     fn to_hex(bytes: &[u8]) -> String {

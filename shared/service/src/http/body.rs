@@ -347,8 +347,7 @@ mod tests {
 
     use futures_util::{FutureExt, StreamExt, stream};
 
-    use super::super::auth;
-    use super::super::share::Client;
+    use super::super::client::{self, Client};
     use super::memory::{OF_CLIENTS, OF_STRANGERS};
     use super::*;
 
@@ -411,7 +410,7 @@ mod tests {
 
     /// Reads as a client with a token does.
     fn admitted<F: Future>(read: F) -> impl Future<Output = F::Output> {
-        auth::Admitted::new(false, None).scope(read)
+        client::Admitted::new(false, None).scope(read)
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use lisa_core::broker::{Broker, BrokerError};
 use lisa_core::misspelling::suggest_topic;
 use lisa_core::redis::ConnectionErrorKind;
 
-use super::auth::may_read;
+use super::client::may_read;
 use super::problem::{Problem, ProblemCode};
 
 impl Problem {

@@ -21,12 +21,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, field};
 
+use super::client::Client;
 use super::cross_site::CrossSite;
 use super::ops;
 use super::problem::{Problem, ProblemCode};
-use super::share::Client;
 use crate::metrics::Metrics;
-use crate::supervise::panic_text;
+use crate::panics::panic_text;
 
 /// The longest plain-text error of the framework that becomes the detail of a problem, in bytes.
 const MAX_DETAIL: usize = 8 * 1024;

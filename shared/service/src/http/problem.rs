@@ -254,10 +254,10 @@ impl Problem {
 
     /// Creates the problem of a message that does not exist or has ended.
     #[must_use]
-    pub fn no_message(id: impl Display, end: Option<Ended>) -> Self {
+    pub fn no_message(topic: &str, id: impl Display, end: Option<Ended>) -> Self {
         let detail = match &end {
             Some(end) => format!("message {id} has ended: {end}"),
-            None => format!("this topic has no message {id}"),
+            None => format!("topic {topic} has no message {id}"),
         };
         let problem = Self::new(ProblemCode::NotFound, detail).id(id.to_string());
         match end {

@@ -13,8 +13,9 @@ use axum::response::{IntoResponse, Response};
 use lisa_core::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::client::Client;
 use super::problem::{Problem, ProblemCode};
-use super::share::{Client, Share, Shares, Shortage};
+use super::share::{Share, Shares, Shortage};
 use super::unread::Unread;
 
 /// The longest wait for a slot, and the longest time of the read after it.

@@ -1,68 +1,15 @@
 //! Divides a limited resource among clients, so that no client can take all of it.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{ConnectInfo, Request};
 use lisa_core::sync::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use super::auth::token_name;
-
-/// The network bits of an IPv6 address: a /64 counts as one client.
-const NETWORK: u128 = !(u64::MAX as u128);
-
-tokio::task_local! {
-    /// The address of the client whose request is being answered.
-    static ADDRESS: Client;
-}
-
-/// The client to which the use of a resource is attributed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Client {
-    /// The name of an accepted token.
-    Token(Arc<str>),
-    /// The address of a client without a token, or its /64 network.
-    Address(IpAddr),
-    /// A client without a known address.
-    Unknown,
-}
-
-impl Client {
-    /// Returns the client of the request being answered: by its token, or else by its address.
-    #[must_use]
-    pub fn current() -> Self {
-        let address = || ADDRESS.try_with(Self::clone).unwrap_or(Self::Unknown);
-        token_name().map_or_else(address, Self::Token)
-    }
-
-    /// Returns the client of a request: by the token that was accepted for it, or else by its address.
-    pub(super) fn of(request: &Request) -> Self {
-        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-        match (token_name(), peer) {
-            (Some(name), _) => Self::Token(name),
-            (None, Some(ConnectInfo(peer))) => Self::Address(network(peer.ip())),
-            (None, None) => Self::Unknown,
-        }
-    }
-
-    /// Runs the answer to a request from this address.
-    pub(super) fn scope<F: Future>(self, answer: F) -> impl Future<Output = F::Output> {
-        ADDRESS.scope(self, answer)
-    }
-}
-
-/// Returns the address that identifies a client. For IPv6 it is the network, because one client may have all its addresses.
-fn network(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V6(peer) => IpAddr::V6((peer.to_bits() & NETWORK).into()),
-        peer @ IpAddr::V4(_) => peer,
-    }
-}
+use super::client::Client;
 
 /// The units of a resource that clients share. Cheap to clone; clones share the units.
 #[derive(Clone, Debug)]
@@ -236,7 +183,7 @@ impl Share {
         self.held = None;
     }
 
-    /// Returns the units beyond `units`.
+    /// Releases the units in excess of `units`.
     pub fn shrink_to(&mut self, units: usize) {
         let excess = self.held().saturating_sub(units);
         for permits in self.held.iter_mut().flatten() {
@@ -300,12 +247,5 @@ mod tests {
         assert_eq!((again.held(), shares.free()), (0, 10));
         drop((again, other));
         assert!(shares.0.clients.lock().is_empty());
-    }
-
-    #[test]
-    fn an_address_of_ipv6_counts_as_its_network() {
-        let network = |peer: &str| network(peer.parse().unwrap()).to_string();
-        assert_eq!(network("2001:db8:0:1:ffff::7"), "2001:db8:0:1::");
-        assert_eq!(network("::ffff:10.0.0.1"), "10.0.0.1");
     }
 }

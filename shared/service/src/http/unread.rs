@@ -5,8 +5,9 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::client::Client;
 use super::problem::{Problem, ProblemCode};
-use super::share::{Client, Shares, Shortage};
+use super::share::{Shares, Shortage};
 
 /// The size up to which a response is free, in bytes: it fits into the buffers of its connection.
 const FREE: usize = 64 * 1024;

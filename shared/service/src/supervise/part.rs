@@ -13,7 +13,8 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Backoff, Failures, Heartbeat, Task, panic_text};
+use super::{Backoff, Failures, Heartbeat, Task};
+use crate::panics::panic_text;
 use lisa_core::redis::{Connection, Progress};
 use lisa_core::topic::{Group, Shard, Topic};
 

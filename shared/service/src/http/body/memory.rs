@@ -7,8 +7,8 @@ use std::time::Duration;
 use lisa_core::sync::Mutex;
 use tokio::time::Instant;
 
-use super::super::auth;
-use super::super::share::{Client, Share, Shares};
+use super::super::client::{self, Client};
+use super::super::share::{Share, Shares};
 use super::BodyError;
 
 /// The memory for incomplete bodies, in bytes.
@@ -84,8 +84,8 @@ impl BodyLimits {
     /// Creates limits. Each body, or each line of one, must arrive `within` this time.
     ///
     /// All incomplete bodies of admitted clients together take at most 256 MiB, and those of one client half of it. The first
-    /// 64 KiB of each do not count. Bodies of other clients take at most 32 MiB, beyond 8 KiB each, and as much again if their
-    /// address is that of a client that was admitted in the last hour by a credential in a body.
+    /// 64 KiB of each do not count. Bodies of other clients take at most 32 MiB, beyond 8 KiB each. Clients whose
+    /// address was admitted in the last hour by a credential in a body share another 32 MiB.
     #[must_use]
     pub fn new(within: Duration) -> Self {
         Self::with_room(within, OF_CLIENTS.all, OF_CLIENTS.of_one)
@@ -112,7 +112,7 @@ impl BodyLimits {
 
     /// Begins the body of the request being answered.
     pub(super) fn begin(&self) -> Reservation {
-        let (is_admitted, client) = (auth::is_admitted(), Client::current());
+        let (is_admitted, client) = (client::is_admitted(), Client::current());
         let (shares, free) = match is_admitted {
             true => (&self.clients, OF_CLIENTS.free),
             false if self.known.has(&client) => (&self.known.shares, OF_STRANGERS.free),

@@ -1,0 +1,128 @@
+//! The client of the request that is being answered: by its token, or by its address.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::extract::{ConnectInfo, Request};
+use tokio::task::futures::TaskLocalFuture;
+
+/// The network bits of an IPv6 address: a /64 counts as one client.
+const NETWORK: u128 = !(u64::MAX as u128);
+
+tokio::task_local! {
+    /// The address of the client whose request is being answered.
+    static ADDRESS: Client;
+}
+
+/// The client to which the use of a resource is attributed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Client {
+    /// The name of an accepted token.
+    Token(Arc<str>),
+    /// The address of a client without a token, or its /64 network.
+    Address(IpAddr),
+    /// A client without a known address.
+    Unknown,
+}
+
+impl Client {
+    /// Returns the client of the request being answered: by its token, or else by its address.
+    #[must_use]
+    pub fn current() -> Self {
+        let address = || ADDRESS.try_with(Self::clone).unwrap_or(Self::Unknown);
+        token_name().map_or_else(address, Self::Token)
+    }
+
+    /// Returns the client of a request: by the token that was accepted for it, or else by its address.
+    pub(super) fn of(request: &Request) -> Self {
+        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+        match (token_name(), peer) {
+            (Some(name), _) => Self::Token(name),
+            (None, Some(ConnectInfo(peer))) => Self::Address(network(peer.ip())),
+            (None, None) => Self::Unknown,
+        }
+    }
+
+    /// Runs the answer to a request from this address.
+    pub(super) fn scope<F: Future>(self, answer: F) -> impl Future<Output = F::Output> {
+        ADDRESS.scope(self, answer)
+    }
+}
+
+/// Returns the address that identifies a client. For IPv6 it is the network, because one client may have all its addresses.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(peer) => IpAddr::V6((peer.to_bits() & NETWORK).into()),
+        peer @ IpAddr::V4(_) => peer,
+    }
+}
+
+tokio::task_local! {
+    /// The client of the request being answered, if it was admitted.
+    static ADMITTED: Admitted;
+}
+
+/// An admitted client, as the future that answers its request holds it.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    /// True if it may read.
+    may_read: bool,
+    /// The name of its token, if tokens are configured.
+    token: Option<Arc<str>>,
+}
+
+impl Admitted {
+    /// Creates a client with the name of its token. It has none if no tokens are configured, or only that of a delivery.
+    #[must_use]
+    pub fn new(may_read: bool, token: Option<Arc<str>>) -> Self {
+        Self { may_read, token }
+    }
+
+    /// Returns the client: by its token, or else by the address of the request being answered.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.token
+            .clone()
+            .map_or_else(Client::current, Client::Token)
+    }
+
+    /// Runs the answer to a request of this client.
+    pub fn scope<F: Future>(self, answer: F) -> TaskLocalFuture<Self, F> {
+        ADMITTED.scope(self, answer)
+    }
+}
+
+/// Returns true while a request is answered whose client was admitted: with a token, or because no tokens are configured.
+/// Others are strangers.
+#[must_use]
+pub fn is_admitted() -> bool {
+    ADMITTED.try_with(|_| ()).is_ok()
+}
+
+/// Returns true while a request is answered whose token has the scope `read`, or if no tokens are configured.
+///
+/// An error may only then name topics, groups or messages that the request did not name.
+#[must_use]
+pub fn may_read() -> bool {
+    ADMITTED.try_with(|client| client.may_read).unwrap_or(false)
+}
+
+/// Returns the name of the token of the request being answered; `None` if no tokens are configured.
+#[must_use]
+pub fn token_name() -> Option<Arc<str>> {
+    ADMITTED
+        .try_with(|client| client.token.clone())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_ipv6_counts_as_its_network() {
+        let network = |peer: &str| network(peer.parse().unwrap()).to_string();
+        assert_eq!(network("2001:db8:0:1:ffff::7"), "2001:db8:0:1::");
+        assert_eq!(network("::ffff:10.0.0.1"), "10.0.0.1");
+    }
+}
