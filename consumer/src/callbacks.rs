@@ -1,4 +1,4 @@
-//! The topics to which a subscription sends callbacks, messages that report the outcome of other messages, and their troubles.
+//! The topics to which a subscription sends callbacks, and which of them accept none at the moment.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

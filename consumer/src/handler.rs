@@ -12,7 +12,7 @@ use lisa_core::state::GarbageReason;
 use serde::de::DeserializeOwned;
 
 use crate::delivery::{Context, Delivery};
-use crate::outcome::{IntoOutcome, Outcome};
+pub use crate::outcome::{IntoOutcome, Outcome};
 use crate::target::Target;
 
 /// Handles the messages of a subscription. Up to `concurrency` calls run at a time.

@@ -1,7 +1,7 @@
 //! The manager's HTTP interface for operators.
 //!
 //! It defines routes, their scopes and their errors. The operations are in [`crate::operations`] and the broker; the role
-//! owns the listener. The command line calls the same routes, in its own process unless it is told the URL of a manager.
+//! owns the listener. The command line calls the same routes: in its own process, or at the manager that `--url` names.
 
 mod attention;
 mod audit;
@@ -22,13 +22,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
 use lisa_core::broker::{Broker, BrokerError, TopicHandle};
 use lisa_core::topic::{Group, Topic};
 use lisa_service::config::Config;
 use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
-use lisa_service::http::{GroupPath, Problem, ProblemCode, Reads, describe};
+use lisa_service::http::{GroupPath, Problem, ProblemCode, Reads, describe, unknown_route};
 use lisa_service::shutdown::Shutdown;
 use tokio::sync::Notify;
 use utoipa::openapi::OpenApi;
@@ -47,7 +48,7 @@ use crate::operations::topics::AllTopicsError;
 pub(crate) enum Via {
     /// The listener of a manager.
     Http,
-    /// A command line in this process, for one user.
+    /// The command line of this process.
     CommandLine,
 }
 
@@ -169,7 +170,8 @@ pub(crate) fn unlimited(api: Api) -> Router {
     let routes = Routes::new();
     let all = routes.statistics.merge(routes.read).merge(routes.message);
     let all = all.merge(routes.events).merge(routes.operate);
-    all.with_state(api).into()
+    let router: Router = all.with_state(api).into();
+    router.fallback(async |method: Method, uri: Uri| unknown_route(&method, uri.path()))
 }
 
 impl Api {

@@ -58,6 +58,7 @@ impl Cli {
             }
             Verb::Jobs(args) => jobs(flags, through, url, args).await?,
             Verb::Message(_) if url.is_some() => return Err(needs_redis("this verb")),
+            Verb::Message(_) if through.token_file.is_some() => return Err(token_needs_url()),
             Verb::Message(verb) => {
                 let timeout = flags.timeout;
                 let output = flags.output.clone();
@@ -152,14 +153,15 @@ async fn client(
         return Client::of_manager(url, token_file, timeout);
     }
     if token_file.is_some() {
-        let text = "--token-file requires --url".to_owned();
-        return Err(CliError::Usage(text));
+        return Err(token_needs_url());
     }
     let loaded = role::prepare_verb(role_flags(flags, Unused, Unused))?;
     let broker = role::connect(&loaded.config, timeout).await?;
-    // A Redis that refuses commands is wrong configuration. The routes would report it as a failure of theirs.
-    broker.has_manager().await?;
     Ok(Client::over_redis(broker, loaded))
+}
+
+fn token_needs_url() -> CliError {
+    CliError::Usage("--token-file requires --url".to_owned())
 }
 
 async fn operate(client: &Client, verb: OperatorVerb, output: &Output) -> Result<(), CliError> {

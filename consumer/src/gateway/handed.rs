@@ -39,6 +39,8 @@ pub(super) struct Handed {
     topic: Arc<TopicHandle>,
     shard: Shard,
     items: Vec<(MessageId, Attempt)>,
+    /// The size of their payloads in bytes.
+    payloads: usize,
     /// The memory of the answer.
     room: Option<Share>,
 }
@@ -65,6 +67,7 @@ impl Handed {
             topic,
             shard,
             items,
+            payloads: 0,
             room: None,
         }
     }
@@ -98,12 +101,12 @@ impl Handed {
         self.items.clear();
     }
 
-    /// Returns whether the answer is so large that the memory for its text is reserved before it is made.
+    /// Returns true if the answer is so large that memory for its text is reserved before the text is built.
     pub(super) fn is_large(&self) -> bool {
-        self.room.as_ref().is_some_and(|room| room.held() > SMALL)
+        self.payloads > SMALL
     }
 
-    /// Reserves memory for the text of the answer beside its payloads.
+    /// Reserves memory for the text of the answer, in addition to that of its payloads.
     ///
     /// # Errors
     /// There is not enough.
@@ -111,12 +114,13 @@ impl Handed {
         let Some(room) = &mut self.room else {
             return Ok(());
         };
-        let most = ROOM_OF_ONE.saturating_sub(room.held());
-        room.try_add(length.min(most)).map_err(no_room)
+        let needed = (self.payloads + length).min(ROOM_OF_ONE);
+        let more = needed.saturating_sub(room.held());
+        room.try_add(more).map_err(no_room)
     }
 
-    /// Returns the text of the answer, which holds its memory until it is written. Returns the memory of the payloads: they are
-    /// in it.
+    /// Returns the text of the answer, which holds its memory until it is written. Releases the memory of the payloads, which
+    /// are now part of the text.
     ///
     /// # Errors
     /// There is no memory for a text that is longer than what was reserved: JSON escapes characters.
@@ -169,6 +173,7 @@ impl Handed {
             }
             match fetched {
                 Some((Ok(record), ordering_key)) => {
+                    self.payloads += record.payload.len();
                     let (token, delivery) = self.deliver(key, &id, &attempt, record);
                     pulled.push(Pulled {
                         token,
@@ -201,10 +206,10 @@ impl Handed {
         self.settle(expired);
     }
 
-    /// Reserves memory for the answer.
+    /// Reserves memory for the answer: for its payloads, and for its text.
     async fn reserve(&mut self) -> Result<(), Problem> {
         let largest = self.group.sizes.largest(&self.topic);
-        let expected = self.items.len().saturating_mul(largest).min(MAX_ANSWER);
+        let expected = 2 * self.items.len().saturating_mul(largest).min(MAX_ANSWER);
         let mut room = self.gateway.room();
         let added = room.add_within(expected, ROOM_WITHIN).await;
         added.map_err(no_room)?;

@@ -32,9 +32,9 @@ fields! {
         key: Option<String> = None;
         /// The reason: rejected, exhausted or expired.
         reason: Option<String> = None;
-        /// The earliest time at which they moved to garbage, in RFC 3339.
+        /// Only messages that moved to garbage at or after this time (RFC 3339).
         from: Option<String> = None;
-        /// The end of the times at which they moved to garbage, in RFC 3339: they moved before it.
+        /// Only messages that moved to garbage before this time (RFC 3339).
         to: Option<String> = None;
         /// The maximum number of messages to take.
         max: Option<u64> = None, in 1..;

@@ -16,7 +16,7 @@ fields! {
     pub(super) struct HistoryQuery, query {
         /// The period up to now, 1 minute to 7 days with the default settings. By default, `6h`.
         r#for: Option<Duration> = None;
-        /// The largest number of steps: longer ones if there would be more. By default, there is no limit.
+        /// The maximum number of steps. Steps are longer if there would be more. By default, there is no limit.
         steps: Option<u64> = None, in 1..;
     }
 }

@@ -12,7 +12,7 @@ use super::Api;
 use crate::jobs::scheduler::{JobState, LastRun};
 use crate::operations::workers::{self, WorkersList};
 
-/// The managers and consumers that this manager sees.
+/// The running managers and consumers, and the number of shards that the answering manager serves.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Workers {
     manager: String,

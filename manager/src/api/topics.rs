@@ -94,7 +94,7 @@ fields! {
     pub(super) struct PageQuery, query {
         /// Instead of `state` and `group`: all messages of this ordering key, each in its state in the first group that still has it; the topic needs key_index. With `state=garbage`: only messages of this key; the topic needs no index.
         key: Option<OrderingKey> = None;
-        /// The state. By default, waiting.
+        /// The state. Default: `waiting`.
         state: Option<State> = None;
         /// The group; required if the topic has several, except for waiting messages.
         group: Option<String> = None;
@@ -249,7 +249,9 @@ pub(super) async fn message(
     match find(&api.broker, &topic, &id, key.as_ref()).await {
         Ok(message) => Ok(Json(*message)),
         Err(FindError::Broker(error)) => Err(error.into()),
-        Err(FindError::Unknown { id, end, .. }) => Err(Problem::no_message(&id, end)),
+        Err(FindError::Unknown { topic, id, end }) => {
+            Err(Problem::no_message(topic.as_str(), &id, end))
+        }
         Err(error @ FindError::Unreadable { .. }) => Err(Problem::internal(&error).id(id.as_str())),
     }
 }

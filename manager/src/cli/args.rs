@@ -83,7 +83,8 @@ pub(crate) enum OperatorVerb {
     ///
     /// HELD BACK counts the messages in the backlog and the parked ones. OLDEST DUE is the age of the oldest due message that
     /// no consumer holds. SENT/S and ACKED/S are rates of the whole topic. Each refresh reads the counts that the managers write
-    /// every 5 s; without a manager, it counts all topics. With --topic, it counts that topic
+    /// every 5 s, and omits a topic that no manager has counted yet. Without a manager, it counts all topics. With --topic, it
+    /// counts that topic
     Top(TopArgs),
     /// List the registered topics with their settings, or change the number of shards of one
     Topics {

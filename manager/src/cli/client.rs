@@ -14,7 +14,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use lisa_core::broker::Broker;
 use lisa_service::cli::escape;
 use lisa_service::config::Loaded;
-use lisa_service::http::auth::{Admitted, Scope};
+use lisa_service::http::auth::Scope;
+use lisa_service::http::client::Admitted;
 use lisa_service::metrics::Metrics;
 use lisa_service::shutdown::Shutdown;
 use serde::de::DeserializeOwned;
@@ -150,7 +151,7 @@ impl Call<'_> {
         self
     }
 
-    /// Adds a header, if there is a value that can be one.
+    /// Adds a header, if the value is present and valid as one.
     pub(crate) fn header(mut self, name: &'static str, value: Option<&str>) -> Self {
         let value = value.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
         if let Some(value) = value {
@@ -207,6 +208,12 @@ impl Call<'_> {
                 && let Some(text) = remote.explain(scope, &refusal)
             {
                 refusal.text = text;
+            }
+            if let Transport::InProcess(here) = &client.0
+                && refusal.code() == "internal"
+            {
+                // If Redis refuses every command, the configuration is wrong, and the exit code says so.
+                here.broker.topic_names().await?;
             }
             return Err(CliError::Refused(refusal));
         }

@@ -29,7 +29,7 @@ use lisa_core::time::{format_duration, millis};
 use lisa_core::topic::{Group, Topic};
 use lisa_service::cli::{Output, Rows, escape_lines, prompt, remark};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cli::args::{GarbageListArgs, KeysArgs, ListArgs, MessageArgs, PageArgs, PauseArgs};
 use crate::cli::args::{SweepArgs, TimeArgs};
@@ -45,12 +45,15 @@ use crate::operations::parked_keys::KeyList;
 use crate::operations::topics::{Missing, TopicList, TopicPaused};
 use crate::recurring::ScheduleList;
 
+/// The ids of messages in one request. A body has a maximum size.
+const IDS_AT_A_TIME: usize = 1000;
+
 /// Prints text, with control characters escaped. A closed pipe is not an error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
     Ok(lisa_service::cli::print(&escape_lines(text))?)
 }
 
-/// Converts a failure of Redis, for a verb that no route serves. One about an unknown topic suggests the nearest one.
+/// Converts a failure of Redis, for a verb that uses Redis directly. For an unknown topic, suggests the nearest registered one.
 async fn failed(broker: &Broker, error: BrokerError) -> CliError {
     let BrokerError::UnknownTopic(topic) = &error else {
         return error.into();
@@ -69,8 +72,9 @@ fn in_ms(duration: Duration) -> String {
 }
 
 /// Returns the path of a route of a group.
-fn of_group<'a>(topic: &'a Topic, group: &'a Group, route: &'a str) -> [&'a str; 5] {
-    ["topics", topic.as_str(), "groups", group.as_str(), route]
+fn of_group<'a>(topic: &'a Topic, group: &'a Group, route: &[&'a str]) -> Vec<&'a str> {
+    let path = ["topics", topic.as_str(), "groups", group.as_str()];
+    path.into_iter().chain(route.iter().copied()).collect()
 }
 
 /// Counts the messages of a topic.
@@ -83,15 +87,18 @@ async fn topic_stats(client: &Client, topic: &Topic) -> Result<TopicStats, CliEr
     Ok(view.stats)
 }
 
-/// Finds a group of a topic by name; without a name, its only group.
+/// Returns the named group, which the route checks; without a name, the only group of the topic.
 async fn choose_group(
     client: &Client,
     topic: &Topic,
     named: Option<&Group>,
 ) -> Result<Group, CliError> {
+    if let Some(named) = named {
+        return Ok(named.clone());
+    }
     let groups = topic_stats(client, topic).await?.groups.into_iter();
     let groups: Vec<Group> = groups.map(|stats| stats.group).collect();
-    let group = among(topic, &groups, named.map(Group::as_str));
+    let group = among(topic, &groups, None);
     let group = group.map_err(|error| CliError::Failed(error.to_string()))?;
     Ok(group.clone())
 }
@@ -318,8 +325,7 @@ pub(crate) async fn errors(
     output: &Output,
 ) -> Result<(), CliError> {
     let group = choose_group(client, topic, group.as_ref()).await?;
-    let [topics, topic, of, group, garbage] = of_group(topic, &group, "garbage");
-    let call = client.get(&[topics, topic, of, group, garbage, "errors"]);
+    let call = client.get(&of_group(topic, &group, &["garbage", "errors"]));
     let groups: ErrorGroups = call.answer().await?;
     let mut table = Rows::new(["MESSAGES", "REASON", "FIRST", "LAST", "EXAMPLE", "ERROR"]);
     for group in &groups.errors {
@@ -352,7 +358,7 @@ pub(crate) async fn keys(
     output: &Output,
 ) -> Result<(), CliError> {
     let group = choose_group(client, &args.topic, args.group.as_ref()).await?;
-    let call = client.get(&of_group(&args.topic, &group, "keys"));
+    let call = client.get(&of_group(&args.topic, &group, &["keys"]));
     let call = call.query("limit", Some(args.limit));
     let page: KeyList = call.query("cursor", args.cursor.as_ref()).answer().await?;
     let mut table = Rows::new(["KEY", "PARKED", "OLDEST DUE", "HOLDER", "STATE", "TIME"]);
@@ -399,16 +405,20 @@ pub(crate) async fn sweep(
             "name the messages to {verb}, or use --all for all that are in garbage now"
         )));
     }
-    let [topics, of_topic, groups, of_group, garbage] = of_group(topic, &group, "garbage");
-    let path = [topics, of_topic, groups, of_group, garbage, verb.as_str()];
+    let path = of_group(topic, &group, &["garbage", verb.as_str()]);
+    let post = async |body: Value| {
+        let call = client.post(&path).json(&body).long();
+        call.answer::<Swept>().await
+    };
     let sweep = async |dry_run: bool| {
-        let wanted = json!({ "ids": args.ids, "all": args.all, "dry_run": dry_run });
-        client
-            .post(&path)
-            .json(&wanted)
-            .long()
-            .answer::<Swept>()
-            .await
+        if args.all {
+            return post(json!({ "all": true, "dry_run": dry_run })).await;
+        }
+        let mut swept = Swept::default();
+        for ids in args.ids.chunks(IDS_AT_A_TIME) {
+            swept.add(post(json!({ "ids": ids, "dry_run": dry_run })).await?);
+        }
+        Ok(swept)
     };
     if args.all && !args.dry_run && !args.yes {
         require_terminal(verb)?;
@@ -446,7 +456,7 @@ pub(crate) async fn sweep(
     }
 }
 
-/// Checks that there is someone to confirm a requeue or purge of all garbage.
+/// Checks that stdin is a terminal, so that the user can confirm a requeue or purge of all garbage.
 fn require_terminal(verb: Verb) -> Result<(), CliError> {
     if io::stdin().is_terminal() {
         return Ok(());
@@ -478,7 +488,7 @@ pub(crate) async fn pause(
     let topic = &args.topic;
     let (what, changed) = match &args.group {
         Some(group) => {
-            let call = client.post(&of_group(topic, group, verb));
+            let call = client.post(&of_group(topic, group, &[verb]));
             let done: GroupPaused = call.answer().await?;
             if !output.is_table() {
                 return Ok(output.object(&done)?);

@@ -65,7 +65,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Creates a refusal. Of an invalid value, it names the option.
+    /// Creates a refusal. For an invalid value, its text names the option.
     pub(crate) fn new(status: StatusCode, problem: Value) -> Self {
         let mut refusal = Self {
             status,

@@ -43,7 +43,7 @@ pub(crate) struct Doctor {
 #[derive(Default)]
 struct Seen {
     signs: Signs,
-    /// What a scrape shows.
+    /// The faults that a scrape shows, by topic.
     exported: BTreeMap<Topic, Findings>,
     /// The reason for examining the topics, until all of them were examined.
     reason: Option<String>,
@@ -121,9 +121,9 @@ impl Doctor {
             let left = unrepaired(&checkup);
             self.tools.examinations.note(&self.tools.broker, &checkup);
             seen.exported.insert(checkup.topic.clone(), left);
-            self.tools.metrics.doctor_findings(seen.exported.clone());
             log(&checkup);
         }
+        self.tools.metrics.doctor_findings(seen.exported.clone());
         if round.is_complete() && !self.tools.is_draining() {
             seen.reason = None;
         }

@@ -59,16 +59,16 @@ words!(
 );
 
 fields! {
-    /// Where to look, and the limits above which something needs attention.
+    /// The topic to check, and the limits above which something needs attention.
     #[derive(Clone, Debug)]
     pub(crate) struct AttentionQuery, query {
         /// Only this topic.
         topic: Option<Topic> = None;
-        /// The age of the oldest due message of a group above which it is a warning.
+        /// Warn if the oldest due message of a group is older than this.
         late: Duration = Duration::from_secs(5);
-        /// The age of the oldest due message of a group above which it is critical.
+        /// Report as critical if the oldest due message of a group is older than this.
         oldest: Duration = Duration::from_mins(5);
-        /// The number of messages in the garbage of a group above which it is a warning.
+        /// Warn if the garbage of a group has more messages than this.
         garbage: u64 = 0;
     }
 }

@@ -93,6 +93,16 @@ pub(crate) struct Swept {
     pub(crate) missing: Vec<MessageId>,
 }
 
+impl Swept {
+    /// Adds the result for further messages.
+    pub(crate) fn add(&mut self, more: Self) {
+        self.found += more.found;
+        self.done += more.done;
+        self.dry_run = more.dry_run;
+        self.missing.extend(more.missing);
+    }
+}
+
 /// Requeues or purges a selection of a group's garbage.
 ///
 /// # Errors

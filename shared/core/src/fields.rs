@@ -29,7 +29,7 @@ pub struct Field<T> {
 }
 
 impl<T> Field<T> {
-    /// Creates a field. The name of one that is a keyword of Rust begins with `r#` there, which is not part of it.
+    /// Creates a field. Removes the `r#` of a raw identifier, such as `r#for`, from the name.
     pub const fn new(name: &'static str, default: T, meaning: &'static str) -> Self {
         let name = match name.as_bytes() {
             [b'r', b'#', word @ ..] => match str::from_utf8(word) {
@@ -316,8 +316,8 @@ pub fn plain(value: &Json) -> String {
 ///
 /// `name: Type = default;` or `name: Type = default, in low..=high;` declares a field, `name: Type;` a table below. Further
 /// attributes of a field are in brackets before its name. `check` names a function for rules that need several fields.
-/// `schema` before it names the struct in OpenAPI, with the feature `openapi`, and `required` a field that must be set. With
-/// `query` instead, the fields are parameters of a query.
+/// `schema = "Name"` after the name of the struct gives it an OpenAPI schema of that name (feature `openapi`), and
+/// `required = field` marks a required field. `query` describes the fields as query parameters instead.
 #[macro_export]
 macro_rules! fields {
     (

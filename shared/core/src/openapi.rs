@@ -11,7 +11,7 @@ use utoipa::openapi::{Required, Schema};
 pub use utoipa;
 
 use crate::durability::Durability;
-use crate::fields::{Description, Fields, Size};
+use crate::fields::{Description, Fields, Size, plain};
 use crate::message::Headers;
 use crate::names::Shard;
 use crate::state::State;
@@ -86,9 +86,15 @@ pub fn query<F: Fields>() -> Vec<Parameter> {
     Description::all::<F>().into_iter().map(parameter).collect()
 }
 
-/// Returns the schema of a value with its default, unless that is to leave it out.
+/// Returns the schema of a field, with its default unless the default means that the field is absent.
 fn value(field: &Description) -> Json {
     let mut schema = field.schema.clone();
+    // A bound that is that of the type says nothing, and is more than many languages can hold.
+    if schema["maximum"] == u64::MAX
+        && let Some(schema) = schema.as_object_mut()
+    {
+        schema.remove("maximum");
+    }
     let is_off = |default: &&Json| [json!("none"), json!(false), json!([])].contains(default);
     if let Some(default) = field.default.as_ref().filter(|default| !is_off(default)) {
         schema["default"] = default.clone();
@@ -96,14 +102,20 @@ fn value(field: &Description) -> Json {
     schema
 }
 
+/// Returns the meaning of a field with its bounds and its default, for pages that do not show schemas.
 fn meaning_of(field: &Description) -> String {
-    let is_in_schema = ["minimum", "maximum", "enum"].map(|key| field.schema.get(key).is_some());
-    match field.allowed.as_str() {
-        allowed if !allowed.is_empty() && !is_in_schema.contains(&true) => {
-            format!("{} Allowed: {allowed}.", field.meaning)
-        }
-        _ => field.meaning.clone(),
+    let mut text = field.meaning.clone();
+    match (field.kind, field.allowed.as_str()) {
+        // The pattern of a name says nothing to people; words are in the schema.
+        (_, "") => {}
+        ("time", _) => text += " An RFC 3339 time.",
+        ("duration" | "integer", allowed) => text += &format!(" Allowed: {allowed}."),
+        _ => {}
     }
+    if let Some(default) = value(field).get("default") {
+        text += &format!(" Default: `{}`.", plain(default));
+    }
+    text
 }
 
 fn to_schema(schema: Json) -> Schema {

@@ -119,7 +119,7 @@ impl Remote {
         Ok((status, body))
     }
 
-    /// Explains a refusal whose cause is the way to the manager: its token, its host, or something else that answers there.
+    /// Explains a refusal caused by the token, by the host name, or by another server at this URL.
     pub(super) fn explain(&self, scope: Scope, refusal: &Refusal) -> Option<String> {
         let (url, scope) = (&self.url, scope.as_str());
         let said = match (refusal.code(), &self.token) {

@@ -51,7 +51,7 @@ pub(crate) async fn examine(
         let mut unexamined = unexamined.clone();
         let mut found = examine_all(client, &topics, false, &mut unexamined).await?;
         if found.iter().all(Checkup::is_healthy) {
-            let hints = common_hints(&mut found);
+            let hints = common_hints(client, &mut found).await;
             return show(&found, &hints, &unexamined, args.repair, output);
         }
         remark(explain(&found, true));
@@ -59,7 +59,7 @@ pub(crate) async fn examine(
         be_sure()?;
     }
     let mut checkups = examine_all(client, &topics, args.repair, &mut unexamined).await?;
-    let hints = common_hints(&mut checkups);
+    let hints = common_hints(client, &mut checkups).await;
     show(&checkups, &hints, &unexamined, args.repair, output)
 }
 
@@ -90,8 +90,13 @@ async fn examine_all(
     Ok(checkups)
 }
 
-/// Takes the hints that concern all topics. Each checkup has them.
-fn common_hints(checkups: &mut [Checkup]) -> Vec<Hint> {
+/// Takes the hints that concern all topics. Each checkup has them; without one, reads them from Redis.
+async fn common_hints(client: &Client, checkups: &mut [Checkup]) -> Vec<Hint> {
+    if checkups.is_empty()
+        && let Some(broker) = client.broker()
+    {
+        return broker.common_hints().await;
+    }
     let mut common = Vec::new();
     for checkup in checkups {
         let hints = std::mem::take(&mut checkup.hints).into_iter();

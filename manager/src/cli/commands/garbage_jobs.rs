@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lisa_core::broker::NO_MANAGER;
 use lisa_service::cli::{Output, Rows, escape, prompt, remark};
+use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -15,7 +16,6 @@ use crate::cli::error::CliError;
 use crate::operations::garbage::Verb;
 use crate::operations::garbage_filter::Filter;
 use crate::operations::garbage_jobs::{Counted, GarbageJob, GarbageJobs, JobState};
-use crate::operations::snapshot::SnapshotList;
 
 /// The pause between two looks at the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -40,6 +40,17 @@ impl JobArgs {
     }
 }
 
+/// The body of a request that starts a job.
+#[derive(Serialize)]
+struct New<'a> {
+    verb: &'a str,
+    #[serde(flatten)]
+    filter: &'a Filter,
+    max: Option<u64>,
+    rate: Option<u32>,
+    dry_run: bool,
+}
+
 /// Starts a job for the messages that match, and waits for its end.
 pub(crate) async fn start(
     client: &Client,
@@ -56,13 +67,14 @@ pub(crate) async fn start(
     let (word, filter) = (verb.as_str(), args.job.filter());
     let (max, rate) = (args.job.max, args.job.rate);
     let job = |dry_run: bool| {
-        let mut new = json!(filter);
-        let more = json!({ "verb": word, "max": max, "rate": rate, "dry_run": dry_run });
-        for (field, value) in more.as_object().into_iter().flatten() {
-            new[field] = value.clone();
-        }
-        let [topics, topic, groups, group, garbage] = of_group(topic, &group, "garbage");
-        let call = client.post(&[topics, topic, groups, group, garbage, "jobs"]);
+        let new = json!(New {
+            verb: word,
+            filter: &filter,
+            max,
+            rate,
+            dry_run,
+        });
+        let call = client.post(&of_group(topic, &group, &["garbage", "jobs"]));
         call.json(&new).long()
     };
     if args.dry_run || !args.yes {
@@ -86,8 +98,9 @@ pub(crate) async fn start(
         be_sure()?;
     }
     let job: GarbageJob = job(false).answer().await?;
-    let snapshot: SnapshotList = client.get(&["stats", "snapshot"]).answer().await?;
-    if snapshot.managers == 0 {
+    if let Some(broker) = client.broker()
+        && matches!(broker.has_manager().await, Ok(false))
+    {
         remark(NO_MANAGER);
     }
     let job = if args.job.no_wait {

@@ -9,7 +9,7 @@ use lisa_service::cli::{Output, Rows, prompt, remark};
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::{be_sure, choose_group, complete, counted, of_group, print, topic_stats};
+use super::{be_sure, complete, counted, of_group, print, topic_stats};
 use crate::cli::args::GroupArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
@@ -172,11 +172,13 @@ async fn confirm(client: &Client, of: &GroupArgs) -> Result<(), CliError> {
         let text = "drop requires --yes when there is no terminal".to_owned();
         return Err(CliError::Usage(text));
     }
-    choose_group(client, &of.topic, Some(&of.group)).await?;
-    let stats = group_stats(client, of).await?;
+    let Some(stats) = group_stats(client, of).await? else {
+        // The route explains that there is no such group.
+        return Ok(());
+    };
     prompt(format_args!(
         "permanently drop {} of {}? [y/N] ",
-        counted(stats.as_ref().map_or(0, GroupStats::messages), "message"),
+        counted(stats.messages(), "message"),
         name_of(of)
     ));
     be_sure()
@@ -206,8 +208,8 @@ async fn group_stats(client: &Client, of: &GroupArgs) -> Result<Option<GroupStat
     Ok(groups.find(|stats| stats.group == of.group))
 }
 
-/// Drops the messages of a group marked to be dropped, and removes it. A running manager does that by itself, within a
-/// minute: waits for it.
+/// Drops the messages of a group marked to be dropped, and removes it. With `--url`, a manager does that within a
+/// minute, and this function waits for it.
 async fn drop_all(
     client: &Client,
     of: &GroupArgs,
@@ -238,8 +240,8 @@ async fn drop_all(
 }
 
 impl GroupArgs {
-    fn route<'a>(&'a self, verb: &'a str) -> [&'a str; 5] {
-        of_group(&self.topic, &self.group, verb)
+    fn route<'a>(&'a self, verb: &'a str) -> Vec<&'a str> {
+        of_group(&self.topic, &self.group, &[verb])
     }
 }
 

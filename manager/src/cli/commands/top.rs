@@ -109,7 +109,8 @@ pub(crate) async fn top(client: &Client, args: &TopArgs, output: &Output) -> Res
     }
 }
 
-/// Reads the newest counts of the managers. Counts now if there are none, if no manager runs, or of one topic.
+/// Reads the newest counts of the managers. Counts the messages instead if there are no such counts, if no manager is
+/// running, or for a single topic.
 async fn newest_counts(client: &Client, topic: Option<&Topic>) -> Result<NewestCounts, CliError> {
     let snapshot: SnapshotList = client.get(&["stats", "snapshot"]).answer().await?;
     let mut list = match topic {

@@ -1,17 +1,17 @@
-//! The counters of a topic: what Redis has counted since the topic was declared.
+//! The counters of a topic, which Redis keeps from its declaration on.
 
 /// A counter of a topic. Most are counted for each group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
     /// Its name in Redis, statistics and metrics.
     pub name: &'static str,
-    /// True if it counts events that users know, and not only what the sums need.
+    /// True if it is exported as an event; false if only the sums use it.
     pub is_event: bool,
-    /// True if the copy of a group has ended then.
+    /// True if it counts an end of the copy of a group.
     pub is_end: bool,
-    /// True if a consumer must have read the message before.
+    /// True if it counts something that happens only after a consumer has read the message.
     pub is_of_reader: bool,
-    /// True if the message moved to garbage (dead letters) then.
+    /// True if it counts moves to garbage (dead letters).
     pub is_garbage: bool,
 }
 
@@ -48,7 +48,7 @@ impl Counter {
     }
 }
 
-/// The counters. Their order is that of the values in a snapshot: new ones are appended.
+/// All counters, in the order of the values in a snapshot. Append new ones.
 pub const COUNTERS: [Counter; 18] = [
     Counter::event("accepted"),
     Counter::event("duplicates"),

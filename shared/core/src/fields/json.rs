@@ -1,5 +1,7 @@
 //! Reads fields from a JSON object: a line of a batch, stored settings that are checked, a retry policy.
 
+use std::fmt::Display;
+
 use serde_json::{Map, Value as Json};
 
 use super::{Field, FieldProblem, Fields, Given, Limits, Reader, Value, read_within};
@@ -48,8 +50,10 @@ impl<'a> JsonReader<'a> {
 
     /// Returns the problems; a field that was not read is one. Of those, only the first 8 are reported.
     pub fn finish(mut self) -> Vec<FieldProblem> {
-        let given = self.object.iter();
-        let given = given.map(|(name, value)| (name.as_str(), value.to_string()));
+        let given = self
+            .object
+            .iter()
+            .map(|(name, value)| (name.as_str(), value));
         self.problems.extend(unknown(given, &self.known));
         self.problems
     }
@@ -62,15 +66,15 @@ impl<'a> JsonReader<'a> {
 }
 
 /// Returns the problems of the first 8 fields that are not known.
-pub(super) fn unknown<'g>(
-    given: impl Iterator<Item = (&'g str, String)>,
+pub(super) fn unknown<'g, V: Display>(
+    given: impl Iterator<Item = (&'g str, V)>,
     known: &[&'static str],
 ) -> Vec<FieldProblem> {
     let names = known.join(", ");
     let unknown = given.filter(|(name, _)| !known.contains(name));
-    let problem = |(name, value): (&str, String)| FieldProblem {
+    let problem = |(name, value): (&str, V)| FieldProblem {
         field: shorten(name),
-        value: shorten(&value),
+        value: shorten(&value.to_string()),
         message: match meant_option(name, known) {
             Some(meant) => format!("unknown field, did you mean {meant}? Known fields: {names}"),
             None => format!("unknown field, known fields: {names}"),

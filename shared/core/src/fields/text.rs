@@ -1,4 +1,4 @@
-//! Reads fields from names with texts, such as the query of a request.
+//! Reads fields from name–value pairs, such as the query of a request.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use super::json::unknown;
 use super::{Field, FieldProblem, Fields, Given, Limits, Reader, Value, read_within};
 use crate::time::shorten;
 
-/// Reads the fields of names with texts.
+/// Reads the fields of name–value pairs.
 #[derive(Debug)]
 pub struct TextReader<'a> {
     given: &'a [(Cow<'a, str>, Cow<'a, str>)],
@@ -29,7 +29,7 @@ impl<'a> TextReader<'a> {
     /// Returns the problems; a name that was not read is one. Of those, only the first 8 are reported.
     pub fn finish(mut self) -> Vec<FieldProblem> {
         let given = self.given.iter();
-        let given = given.map(|(name, text)| (&**name, text.to_string()));
+        let given = given.map(|(name, text)| (&**name, text));
         self.problems.extend(unknown(given, &self.known));
         self.problems
     }

@@ -42,15 +42,15 @@ impl Metrics {
 
     /// Replaces the faults of the topics that this process has examined.
     pub fn doctor_findings(&self, findings: BTreeMap<Topic, Findings>) {
-        *self.families.topics.findings.lock() = findings;
+        *self.families.topics.findings.lock() = Arc::new(findings);
     }
 }
 
-/// What a scrape shows.
+/// The newest readings, which a scrape encodes.
 #[derive(Debug, Default)]
 pub(super) struct Topics {
     readings: Mutex<Vec<Arc<TopicReading>>>,
-    findings: Mutex<BTreeMap<Topic, Findings>>,
+    findings: Mutex<Arc<BTreeMap<Topic, Findings>>>,
 }
 
 /// The labels of a series after that of its topic, and its value.
@@ -60,7 +60,7 @@ enum Value {
     Count(u64),
     /// In milliseconds.
     Age(u64),
-    /// Grows only.
+    /// Never decreases.
     Total(u64),
 }
 use Value::{Age, Count, Total};
@@ -72,10 +72,10 @@ type Family = (
     for<'r> fn(&'r TopicReading) -> Series<'r>,
 );
 
-const FAMILIES: [Family; 17] = [
+const FAMILIES: [Family; 16] = [
     (
         "topic_messages",
-        "Number of messages by state (garbage: dead letters); group is empty for state waiting",
+        "Number of messages by state (garbage: dead letters); group is empty for state waiting.",
         |topic| {
             let waiting = vec![("group", ""), ("state", "waiting")];
             let mut series = vec![(waiting, Count(topic.stats.waiting))];
@@ -90,7 +90,7 @@ const FAMILIES: [Family; 17] = [
     ),
     (
         "topic_events",
-        "Number of events of a topic's messages since the topic was declared, as counted by Redis",
+        "Number of events of a topic's messages since the topic was declared, as counted by Redis.",
         |topic| {
             let events = COUNTERS.iter().filter(|counter| counter.is_event);
             let series = events.map(|event| {
@@ -103,12 +103,12 @@ const FAMILIES: [Family; 17] = [
     ),
     (
         "topic_stored",
-        "Number of stored messages, each counted once for all its groups",
+        "Number of stored messages, each counted once for all its groups.",
         |topic| one(Count(topic.stats.stored)),
     ),
     (
         "topic_due",
-        "Number of waiting messages that become due within a period: 1m, 1h or 24h; those that are due already count, too",
+        "Number of waiting messages that become due within a period: 1m, 1h or 24h; those that are due already count, too.",
         |topic| {
             let due = topic.due.iter();
             let series = due.map(|(within, count)| (vec![("within", *within)], Count(*count)));
@@ -117,7 +117,7 @@ const FAMILIES: [Family; 17] = [
     ),
     (
         "topic_bytes",
-        "Size of the stored records in bytes; only exported if max_bytes is set",
+        "Size of the stored records in bytes; only exported if max_bytes is set.",
         |topic| {
             topic
                 .max_bytes
@@ -126,7 +126,7 @@ const FAMILIES: [Family; 17] = [
     ),
     (
         "topic_max_messages",
-        "Largest number of stored messages of a topic; only exported if max_messages is set",
+        "Largest number of stored messages of a topic; only exported if max_messages is set.",
         |topic| {
             topic
                 .max_messages
@@ -135,17 +135,17 @@ const FAMILIES: [Family; 17] = [
     ),
     (
         "topic_max_bytes",
-        "Largest size of a topic's stored records and tombstones in bytes; only exported if max_bytes is set",
+        "Largest size of a topic's stored records and tombstones in bytes; only exported if max_bytes is set.",
         |topic| topic.max_bytes.map_or(Vec::new(), |most| one(Count(most))),
     ),
     (
         "topic_tombstones",
-        "Number of ids of ended messages that are remembered for the dedup window (tombstones)",
+        "Number of ids of ended messages that are remembered for the dedup window (tombstones).",
         |topic| one(Count(topic.stats.tombstones)),
     ),
     (
         "topic_paused",
-        "Pause of a group: 1 if paused, else 0; group is empty for the topic",
+        "Pause of a group: 1 if paused, else 0; group is empty for the topic.",
         |topic| {
             let of_topic = (vec![("group", "")], Count(topic.stats.paused.into()));
             let groups = of_groups(topic, |group| Count(group.paused.into()));
@@ -154,22 +154,22 @@ const FAMILIES: [Family; 17] = [
     ),
     (
         "topic_retiring",
-        "Retirement of a group: 1 if it is being drained or dropped, else 0",
+        "Retirement of a group: 1 if it is being drained or dropped, else 0.",
         |topic| of_groups(topic, |group| Count(group.retiring.is_some().into())),
     ),
     (
         "topic_unconfigured",
-        "Group without configuration: 1 if the managers' file does not name it (it still gets all messages), else 0",
+        "Group without configuration: 1 if the managers' file does not name it (it still gets all messages), else 0.",
         |topic| of_groups(topic, |group| Count(group.unconfigured.into())),
     ),
     (
         "topic_consumers",
-        "Number of consumers of a group that reported within the last 30 s",
+        "Number of consumers of a group that reported within the last 30 s.",
         |topic| of_groups(topic, |group| Count(group.consumers)),
     ),
     (
         "topic_oldest_due_age",
-        "Age of the oldest due message that no consumer holds, in seconds since it was due; group is empty for the topic",
+        "Age of the oldest due message that no consumer holds, in seconds since it was due; group is empty for the topic.",
         |topic| {
             let of_topic = (vec![("group", "")], Age(topic.stats.overdue_ms));
             let groups = of_groups(topic, |group| Age(group.oldest_due_age_ms));
@@ -178,28 +178,20 @@ const FAMILIES: [Family; 17] = [
     ),
     (
         "topic_oldest_ready_age",
-        "Consumer lag: age of the first ready message of a group that no consumer has read, in seconds since it was due",
+        "Consumer lag: age of the first ready message of a group that no consumer has read, in seconds since it was due.",
         |topic| of_groups(topic, |group| Age(group.oldest_ready_age_ms)),
     ),
     (
         "conservation_error",
-        "Number of messages that are unaccounted for; normally 0",
+        "Number of messages that are unaccounted for; normally 0.",
         |topic| one(Count(topic.stats.conservation_error)),
     ),
     (
         "topic_missing_records",
-        "Lower bound of the number of messages that have no record; normally 0",
+        "Lower bound of the number of messages that have no record; normally 0.",
         |topic| one(Count(topic.stats.missing_records())),
     ),
-    (
-        DOCTOR_FINDINGS,
-        "Number of faults that the last examination of a topic found and did not repair, by code",
-        |_| Vec::new(),
-    ),
 ];
-
-/// The metric whose values come from examinations, not from readings.
-const DOCTOR_FINDINGS: &str = "doctor_findings";
 
 fn one<'r>(value: Value) -> Series<'r> {
     vec![(Vec::new(), value)]
@@ -213,44 +205,57 @@ fn of_groups(topic: &TopicReading, value: impl Fn(&GroupStats) -> Value) -> Seri
 
 impl Collector for Topics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (readings, findings) = (self.readings.lock().clone(), self.findings.lock().clone());
+        let readings = self.readings.lock().clone();
         for (name, help, read) in FAMILIES {
-            let mut series: Vec<(&str, Series<'_>)> = Vec::new();
-            if name == DOCTOR_FINDINGS {
-                series.extend(findings.iter().map(|(topic, findings)| {
-                    let series = findings.iter();
-                    let series = series.map(|(code, count)| (vec![("code", *code)], Count(*count)));
-                    (topic.as_str(), series.collect())
-                }));
-            } else {
-                let readings = readings.iter();
-                series.extend(readings.map(|topic| (topic.stats.topic.as_str(), read(topic))));
-            }
-            let mut all = series.iter().flat_map(|(topic, series)| {
-                series.iter().map(|(labels, value)| (*topic, labels, value))
-            });
-            let Some(first) = all.next() else {
-                continue;
-            };
-            let (unit, kind) = match first.2 {
-                Count(_) => (None, MetricType::Gauge),
-                Age(_) => (Some(&Unit::Seconds), MetricType::Gauge),
-                Total(_) => (None, MetricType::Counter),
-            };
-            let mut family = encoder.encode_descriptor(name, help, unit, kind)?;
-            for (topic, labels, value) in std::iter::once(first).chain(all) {
-                let labels = [&[("topic", topic)], &labels[..]].concat();
-                let metric = family.encode_family(&labels)?;
-                match value {
-                    Count(count) => ConstGauge::new(signed(*count)).encode(metric)?,
-                    Age(ms) => {
-                        let age = Duration::from_millis(*ms).as_secs_f64();
-                        ConstGauge::new(age).encode(metric)?;
-                    }
-                    Total(count) => ConstCounter::new(*count).encode(metric)?,
+            let readings = readings.iter();
+            let series = readings.map(|topic| (topic.stats.topic.as_str(), read(topic)));
+            encode(&mut encoder, name, help, &series.collect::<Vec<_>>())?;
+        }
+        let findings = self.findings.lock().clone();
+        let series = findings.iter().map(|(topic, findings)| {
+            let counts = findings.iter();
+            let series = counts.map(|(code, count)| (vec![("code", *code)], Count(*count)));
+            (topic.as_str(), series.collect())
+        });
+        let help = "Number of faults that the last examination of a topic found and did not repair, by code.";
+        encode(
+            &mut encoder,
+            "doctor_findings",
+            help,
+            &series.collect::<Vec<_>>(),
+        )
+    }
+}
+
+/// Encodes a metric: the series of each topic.
+fn encode(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    topics: &[(&str, Series<'_>)],
+) -> fmt::Result {
+    let Some((_, first)) = topics.iter().flat_map(|(_, series)| series).next() else {
+        return Ok(());
+    };
+    let (unit, kind) = match first {
+        Count(_) => (None, MetricType::Gauge),
+        Age(_) => (Some(&Unit::Seconds), MetricType::Gauge),
+        Total(_) => (None, MetricType::Counter),
+    };
+    let mut family = encoder.encode_descriptor(name, help, unit, kind)?;
+    for (topic, series) in topics {
+        for (labels, value) in series {
+            let labels = [&[("topic", *topic)], &labels[..]].concat();
+            let metric = family.encode_family(&labels)?;
+            match value {
+                Count(count) => ConstGauge::new(signed(*count)).encode(metric)?,
+                Age(ms) => {
+                    let age = Duration::from_millis(*ms).as_secs_f64();
+                    ConstGauge::new(age).encode(metric)?;
                 }
+                Total(count) => ConstCounter::new(*count).encode(metric)?,
             }
         }
-        Ok(())
     }
+    Ok(())
 }
