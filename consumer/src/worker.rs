@@ -22,10 +22,11 @@ pub(crate) mod trial;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lisa_core::task;
 use tokio::sync::mpsc;
 use tokio::task::JoinError;
 use tokio::time::sleep;
-use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tokio_util::task::TaskTracker;
 
 use crate::worker::state::{SettleQueue, ShardWorker};
 
@@ -53,10 +54,10 @@ fn why(error: Option<&JoinError>) -> String {
 pub(crate) async fn run(worker: Arc<ShardWorker>) -> Result<(), WorkerError> {
     let _stop = worker.stop.clone().drop_guard();
     let (outcomes, queue) = mpsc::channel(QUEUE);
-    let mut settling = AbortOnDropHandle::new(tokio::spawn(settle::run(worker.clone(), queue)));
-    let mut renewing = AbortOnDropHandle::new(tokio::spawn(renewal::run(worker.clone())));
-    let mut hooking = AbortOnDropHandle::new(tokio::spawn(garbage_hook::run(worker.clone())));
-    let mut present = AbortOnDropHandle::new(tokio::spawn(presence::run(worker.clone())));
+    let mut settling = task::owned(settle::run(worker.clone(), queue));
+    let mut renewing = task::owned(renewal::run(worker.clone()));
+    let mut hooking = task::owned(garbage_hook::run(worker.clone()));
+    let mut present = task::owned(presence::run(worker.clone()));
     let deliveries = TaskTracker::new();
     let queue = SettleQueue {
         worker: worker.clone(),

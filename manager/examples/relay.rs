@@ -4,6 +4,11 @@
 //! `REDIS_URL` to use a Redis other than `redis://127.0.0.1:6379`. It prints the reminder to standard output, and each step
 //! to standard error.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the tasks of an application are its own"
+)]
+
 use std::time::Duration;
 
 use lisa_consumer::{Consumer, Context, handler_fn};

@@ -54,6 +54,8 @@
 
 // The macros panic if the output is closed or full. Use `cli::remark` and `cli::print` of `lisa-service`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
+// Tests start tasks and share state as they like.
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
 #[cfg(feature = "http")]
 mod batch_line;

@@ -7,6 +7,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use lisa_core::sync::Mutex;
+use lisa_core::task;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
@@ -62,7 +63,7 @@ impl<Q: Send + 'static, A: Send + 'static> Batches<Q, A> {
         let sending = is_first.then(|| {
             let waiting = self.waiting.clone();
             // In a task, so that the timeout of one delivery does not end the batch. Its deliveries wait for it.
-            tokio::spawn(async move {
+            task::detached(async move {
                 // One yield lets Tokio run about 60 tasks, if that many are ready.
                 let mut count = 0;
                 while count < waiting.lock().len() {

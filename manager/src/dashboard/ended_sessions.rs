@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use lisa_core::broker::{Broker, BrokerError};
 use lisa_core::sync::Mutex;
+use lisa_core::task;
 use lisa_core::time::UnixMs;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::timeout_at;
@@ -55,7 +56,7 @@ impl EndedSessions {
             Ok(reads) if is_recent(reads.failed_at) && !is_change => false,
             Ok(reads) => {
                 // In a task, so that a list that comes too late for this request is there for the next one.
-                let refreshed = tokio::spawn(self.clone().refresh(broker.clone(), reads));
+                let refreshed = task::detached(self.clone().refresh(broker.clone(), reads));
                 matches!(timeout_at(until, refreshed).await, Ok(Ok(true)))
             }
         };

@@ -59,6 +59,7 @@ pub use subscriber::Subscriber;
 
 use crate::crc16::slot;
 use crate::secret::Secret;
+use crate::task;
 
 /// Reasons by which the operating system reports that nothing listens at an address.
 const NOBODY_LISTENS: [&str; 2] = ["Connection refused", "No such file or directory"];
@@ -190,11 +191,11 @@ impl Connection {
         let closed = closed.child_token();
         let nodes = if let Endpoint::Cluster { .. } = settings.url.endpoint() {
             let cluster = Cluster::new(&settings, pace, closed.clone())?;
-            tokio::spawn(cluster::keep(cluster.clone()));
+            task::detached(cluster::keep(cluster.clone()));
             Nodes::Cluster(cluster)
         } else {
             let node = Arc::new(Node::new(&settings, pace, closed.clone())?);
-            tokio::spawn(node::keep(node.clone()));
+            task::detached(node::keep(node.clone()));
             Nodes::One(node)
         };
         Ok(Self(Arc::new(Inner {

@@ -2,6 +2,8 @@
 //!
 //! For data that is locked briefly, and never across an await.
 
+#![expect(clippy::disallowed_types, reason = "the place for them")]
+
 use std::sync::{self, PoisonError};
 
 pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};

@@ -7,6 +7,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use lisa_core::task;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -133,7 +134,7 @@ impl Shutdown {
             began: Arc::new(OnceLock::new()),
             holds: TaskTracker::new(),
         };
-        let handle = AbortOnDropHandle::new(tokio::spawn(driver(stages.clone())));
+        let handle = task::owned(driver(stages.clone()));
         Self {
             grace,
             stages,

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use lisa_core::sync::Mutex;
+use lisa_core::task;
 use serde::Serialize;
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::Instant;
-use tokio_util::task::AbortOnDropHandle;
 
 use crate::metrics::Metrics;
 use crate::panics::panic_text;
@@ -399,7 +399,7 @@ impl Task {
         E: fmt::Display + Send + 'static,
     {
         let run = async move { future.await.map_err(|error| error.to_string()) };
-        let mut run = AbortOnDropHandle::new(tokio::spawn(run));
+        let mut run = task::owned(run);
         *self.current.lock() = Some(run.abort_handle());
         self.alive.store(true, Ordering::Relaxed);
         let ended = tokio::select! {

@@ -2,6 +2,7 @@
 
 use super::SOON;
 use super::gateways::{Site, post};
+use futures_util::future::join_all;
 use lisa_tests::eventually;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -60,4 +61,31 @@ async fn a_gateway_holds_a_bounded_amount_of_answers_that_nobody_reads() {
     })
     .await;
     assert_eq!(text.len(), SIZE);
+}
+
+/// A gateway that has not seen a message yet expects the largest payloads.
+#[tokio::test(flavor = "multi_thread")]
+async fn pulls_after_a_start_wait_for_each_others_memory() {
+    const PULLS: usize = 12;
+    const EACH: usize = 64;
+    let site = Site::start("[topics.t]\nlease = \"10m\"\n", "").await;
+    let messages = vec![json!({ "payload": 1 }); PULLS * EACH];
+    post(
+        &site.manager,
+        "/v1/topics/t/messages:batch",
+        json!(messages),
+    )
+    .await
+    .expect(200);
+    eventually(SOON, async || match site.stats("t").await {
+        stats if stats["groups"][0]["ready"] == PULLS * EACH => Ok(()),
+        stats => Err(stats.to_string()),
+    })
+    .await;
+    let options = json!({ "max": EACH, "wait": "10s" });
+    let pulls = (0..PULLS).map(|_| post(site.api(0), PATH, options.clone()));
+    for pulled in join_all(pulls).await {
+        let deliveries = pulled.expect(200).json()["deliveries"].clone();
+        assert!(!deliveries.as_array().unwrap().is_empty(), "{deliveries}");
+    }
 }

@@ -16,6 +16,7 @@ use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::protocol::AMQPErrorKind;
 use lapin::types::{AMQPValue, ShortString};
 use lapin::{BasicProperties, Channel, Confirmation, ConnectionStatus, ErrorKind, Event};
+use lisa_core::task;
 use lisa_service::brokers::amqp::Client;
 use tokio::sync::{mpsc, oneshot};
 
@@ -71,7 +72,7 @@ impl Publisher {
         let (requests, queue) = mpsc::channel(QUEUE);
         let status = client.status().clone();
         let frame_max = client.configuration().frame_max() as usize;
-        tokio::spawn(async move {
+        task::detached(async move {
             run(channel, client.events_listener(), queue).await;
             client.close().await;
         });

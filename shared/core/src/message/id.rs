@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Mutex;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
@@ -32,7 +31,8 @@ const WORD: usize = 10;
 const TEN_DIGITS: u128 = 62u128.pow(WORD as u32);
 
 /// Keeps the ids of this process in order within a millisecond.
-static ORDER: Mutex<ContextV7> = Mutex::new(ContextV7::new());
+#[expect(clippy::disallowed_types, reason = "the type that uuid supports")]
+static ORDER: std::sync::Mutex<ContextV7> = std::sync::Mutex::new(ContextV7::new());
 
 impl MessageId {
     /// Generates an id with a random route. Ids of one process sort in the order of their creation.

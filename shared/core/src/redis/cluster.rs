@@ -24,6 +24,7 @@ use super::{
 use crate::crc16::SLOTS;
 use crate::outage::Backoff;
 use crate::sync::{Mutex, RwLock};
+use crate::task;
 
 const LEARN: &str = "CLUSTER SLOTS";
 /// Maximum age of the map while all is well. Such a refresh finds only what no request has met yet.
@@ -288,7 +289,7 @@ impl Cluster {
         let closed = self.closed.child_token();
         let node = Node::new(&self.settings(&address), self.pace, closed.clone())?;
         let node = Arc::new(node);
-        tokio::spawn(node::keep(node.clone()));
+        task::detached(node::keep(node.clone()));
         nodes.insert(address, (node.clone(), closed.drop_guard()));
         Ok(node)
     }

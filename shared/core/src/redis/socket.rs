@@ -24,6 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::address::CONNECT;
 use super::replies::{Bounded, Greeting};
 use super::{ConnectionError, ConnectionErrorKind, TlsSettings};
+use crate::task;
 use crate::tls::{ClientCertificate, client_config};
 
 /// The time after which the system probes a silent connection.
@@ -131,7 +132,7 @@ impl Dialer {
         Ok(Socket {
             conn,
             greeting,
-            _driver: Arc::new(AbortOnDropHandle::new(tokio::spawn(driver))),
+            _driver: Arc::new(task::owned(driver)),
         })
     }
 

@@ -17,6 +17,7 @@ use super::node::{BACKOFF_MAX, Node, STEADY_AFTER};
 use super::nodes::Nodes;
 use super::{Connection, ConnectionError, ConnectionErrorKind};
 use crate::outage::Backoff;
+use crate::task;
 
 /// Maximum number of unread wakes; more are dropped, since the reader is awake already.
 const QUEUE: usize = 1024;
@@ -43,7 +44,7 @@ impl Subscriber {
         let (wake, wakes) = mpsc::channel(QUEUE);
         let closed = nodes.closed();
         let report = Report { confirm, wake };
-        let task = tokio::spawn(async move {
+        let task = task::owned(async move {
             let _ = closed
                 .run_until_cancelled(run_sessions(nodes, wanted_seen, report))
                 .await;
@@ -52,7 +53,7 @@ impl Subscriber {
             wanted,
             confirmed,
             wakes,
-            _task: AbortOnDropHandle::new(task),
+            _task: task,
         }
     }
 
@@ -142,7 +143,7 @@ async fn run_sessions(nodes: Nodes, mut wanted: watch::Receiver<BTreeSet<String>
             sessions.push(Running {
                 node,
                 wanted: sender,
-                _task: AbortOnDropHandle::new(tokio::spawn(session.keep())),
+                _task: task::owned(session.keep()),
             });
         }
         tokio::select! {

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use lisa_core::percent;
 use lisa_core::sync::Mutex;
+use lisa_core::task;
 use lisa_core::tls::client_config;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -89,7 +90,7 @@ impl Bridge {
             address,
             secret,
             failure,
-            _task: AbortOnDropHandle::new(tokio::spawn(links.serve(listener))),
+            _task: task::owned(links.serve(listener)),
         })
     }
 
