@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::middleware::from_fn_with_state;
 use lisa_core::broker::{
     Broker, BrokerError, Settlement, SubscriptionReport, TopicHandle, WorkerReport,
 };
@@ -34,7 +35,7 @@ use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::client::Client;
 use lisa_service::http::share::{Share, Shares, Shortage};
-use lisa_service::http::{Problem, ProblemCode, Reads};
+use lisa_service::http::{Problem, ProblemCode, Reads, WithoutQuery};
 use lisa_service::metrics::{DeliveryMetrics, Metrics};
 use lisa_service::report;
 use lisa_service::shutdown::Shutdown;
@@ -191,8 +192,11 @@ impl Gateway {
     /// Returns the routes and their OpenAPI description. Pulls require a token with the scope `receive`; to settle a delivery
     /// requires only the token of the delivery.
     pub fn routes(&self, tokens: &TokenSet) -> (Router, OpenApi) {
-        let pull = OpenApiRouter::new()
-            .routes(routes!(pull::pull))
+        let exact = |routes: OpenApiRouter<Self>| {
+            let without = WithoutQuery::of(routes.get_openapi());
+            routes.route_layer(from_fn_with_state(without, WithoutQuery::refuse))
+        };
+        let pull = exact(OpenApiRouter::new().routes(routes!(pull::pull)))
             .route_layer(tokens.require(Scope::Receive));
         let settle = OpenApiRouter::new()
             .routes(routes!(settle::ack))
@@ -202,6 +206,7 @@ impl Gateway {
             .routes(routes!(settle::extend))
             .routes(routes!(batch::settle_batch))
             .routes(routes!(batch::extend_batch));
+        let settle = exact(settle);
         // Without tokens, nobody is a stranger.
         let settle = match tokens.is_empty() {
             true => settle.route_layer(tokens.require(Scope::Receive)),

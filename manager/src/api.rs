@@ -29,7 +29,9 @@ use lisa_core::topic::{Group, Topic};
 use lisa_service::config::Config;
 use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
-use lisa_service::http::{GroupPath, Problem, ProblemCode, Reads, describe, unknown_route};
+use lisa_service::http::{
+    GroupPath, Problem, ProblemCode, Reads, WithoutQuery, describe, unknown_route,
+};
 use lisa_service::shutdown::Shutdown;
 use tokio::sync::Notify;
 use utoipa::openapi::OpenApi;
@@ -95,45 +97,59 @@ struct Routes {
 impl Routes {
     fn new() -> Self {
         Self {
-            statistics: OpenApiRouter::new()
-                .routes(routes!(topics::stats))
-                .routes(routes!(topics::snapshot))
-                .routes(routes!(attention::show)),
-            read: OpenApiRouter::new()
-                .routes(routes!(topics::list))
-                .routes(routes!(topics::show))
-                .routes(routes!(topics::messages))
-                .routes(routes!(forecast::all))
-                .routes(routes!(forecast::of_topic))
-                .routes(routes!(history::show))
-                .routes(routes!(history::show_all))
-                .routes(routes!(failures::list))
-                .routes(routes!(garbage::errors))
-                .routes(routes!(keys::list))
-                .routes(routes!(jobs::list))
-                .routes(routes!(jobs::workers))
-                .routes(routes!(schedules::list))
-                .routes(routes!(audit::list))
-                .routes(routes!(garbage_jobs::list)),
-            message: OpenApiRouter::with_openapi(describe()).routes(routes!(topics::message)),
-            events: OpenApiRouter::new().routes(routes!(events::list)),
-            operate: OpenApiRouter::new()
-                .routes(routes!(topics::pause))
-                .routes(routes!(topics::resume))
-                .routes(routes!(groups::pause))
-                .routes(routes!(groups::resume))
-                .routes(routes!(groups::drain))
-                .routes(routes!(groups::drop_group))
-                .routes(routes!(groups::keep))
-                .routes(routes!(garbage::requeue))
-                .routes(routes!(garbage::purge))
-                .routes(routes!(garbage_jobs::start))
-                .routes(routes!(garbage_jobs::stop))
-                .routes(routes!(doctor::examine))
-                .routes(routes!(doctor::repair))
-                .routes(routes!(jobs::run)),
+            statistics: exact(
+                OpenApiRouter::new()
+                    .routes(routes!(topics::stats))
+                    .routes(routes!(topics::snapshot))
+                    .routes(routes!(attention::show)),
+            ),
+            read: exact(
+                OpenApiRouter::new()
+                    .routes(routes!(topics::list))
+                    .routes(routes!(topics::show))
+                    .routes(routes!(topics::messages))
+                    .routes(routes!(forecast::all))
+                    .routes(routes!(forecast::of_topic))
+                    .routes(routes!(history::show))
+                    .routes(routes!(history::show_all))
+                    .routes(routes!(failures::list))
+                    .routes(routes!(garbage::errors))
+                    .routes(routes!(keys::list))
+                    .routes(routes!(jobs::list))
+                    .routes(routes!(jobs::workers))
+                    .routes(routes!(schedules::list))
+                    .routes(routes!(audit::list))
+                    .routes(routes!(garbage_jobs::list)),
+            ),
+            message: exact(
+                OpenApiRouter::with_openapi(describe()).routes(routes!(topics::message)),
+            ),
+            events: exact(OpenApiRouter::new().routes(routes!(events::list))),
+            operate: exact(
+                OpenApiRouter::new()
+                    .routes(routes!(topics::pause))
+                    .routes(routes!(topics::resume))
+                    .routes(routes!(groups::pause))
+                    .routes(routes!(groups::resume))
+                    .routes(routes!(groups::drain))
+                    .routes(routes!(groups::drop_group))
+                    .routes(routes!(groups::keep))
+                    .routes(routes!(garbage::requeue))
+                    .routes(routes!(garbage::purge))
+                    .routes(routes!(garbage_jobs::start))
+                    .routes(routes!(garbage_jobs::stop))
+                    .routes(routes!(doctor::examine))
+                    .routes(routes!(doctor::repair))
+                    .routes(routes!(jobs::run)),
+            ),
         }
     }
+}
+
+/// Refuses queries of routes that have none.
+fn exact(routes: OpenApiRouter<Api>) -> OpenApiRouter<Api> {
+    let without = WithoutQuery::of(routes.get_openapi());
+    routes.route_layer(from_fn_with_state(without, WithoutQuery::refuse))
 }
 
 /// Returns the routes, each behind the scope it requires, and their OpenAPI description.

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use clap::CommandFactory;
 use futures_util::FutureExt;
-use lisa_service::cli::{GlobalFlags, Output};
+use lisa_service::cli::{Format, GlobalFlags, Output};
 use lisa_service::config::SinkSecrets::{self, Required, Unused};
 use lisa_service::role::{self, Flags, Runtime};
 
@@ -215,6 +215,10 @@ async fn operate(client: &Client, verb: OperatorVerb, output: &Output) -> Result
         OperatorVerb::Doctor(args) => commands::doctor::examine(client, args, output).await,
         OperatorVerb::Workers => commands::workers::workers(client, output).await,
         OperatorVerb::Schedules { .. } => commands::schedules(client, output).await,
+        OperatorVerb::Tail(_) if output.format == Format::Csv => {
+            let why = "tail prints lines of JSON, no other format";
+            Err(CliError::Usage(why.to_owned()))
+        }
         OperatorVerb::Tail(args) => commands::tail::tail(client, &args).await,
         OperatorVerb::Audit(args) => commands::audit::audit(client, &args, output).await,
         OperatorVerb::Pause(args) => commands::pause(client, "pause", &args, output).await,

@@ -15,7 +15,7 @@ use crate::assignment::{AssignedShard, Assignments};
 use crate::operations::garbage_jobs::{self, Stored};
 
 /// The interval between looks for jobs that were started through another manager, or that another manager left.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The pause after a step that failed.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
 

@@ -21,7 +21,7 @@ use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::client::Client;
 use lisa_service::http::client::may_read;
-use lisa_service::http::{Problem, ProblemCode, ReadSlot, Reads, Unread};
+use lisa_service::http::{Problem, ProblemCode, ReadSlot, Reads, Unread, WithoutQuery};
 use lisa_service::http::{describe, with_description};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -90,12 +90,17 @@ pub fn routes(
         .routes(routes!(message::send, by_key::cancel, by_key::reschedule))
         .routes(routes!(batch::send_batch))
         .routes(routes!(message::cancel, message::reschedule))
-        .routes(routes!(message::deliver_now))
+        .routes(routes!(message::deliver_now));
+    let without = WithoutQuery::of(send.get_openapi());
+    let send = send
+        .route_layer(from_fn_with_state(without, WithoutQuery::refuse))
         // The response to a cancel has the payload.
         .route_layer(from_fn_with_state(reads.unread().clone(), Unread::bound))
         .route_layer(tokens.require(Scope::Send));
-    let read = OpenApiRouter::new()
-        .routes(routes!(message::get_message))
+    let read = OpenApiRouter::new().routes(routes!(message::get_message));
+    let without = WithoutQuery::of(read.get_openapi());
+    let read = read
+        .route_layer(from_fn_with_state(without, WithoutQuery::refuse))
         .route_layer(from_fn_with_state(reads.clone(), Reads::bound))
         .route_layer(tokens.require(Scope::Read));
     let api = Api {

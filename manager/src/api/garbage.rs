@@ -12,7 +12,7 @@ use lisa_service::http::{GroupPath, Problem, read_fields};
 use super::Api;
 use crate::operations::audit;
 use crate::operations::error_groups::{self, ErrorGroups};
-use crate::operations::garbage::{self, Selection, Swept, Verb};
+use crate::operations::garbage::{self, Selection, Swept, Verb, without_repetitions};
 
 /// The largest request body in bytes: room for 10,000 ids of the maximum length.
 const MAX_BODY: usize = 1024 * 1024;
@@ -83,7 +83,7 @@ async fn sweep(
     let wanted: Wanted = read_fields(&body)?;
     let selection = match wanted.all {
         true => Selection::All,
-        false => Selection::Ids(wanted.ids),
+        false => Selection::Ids(without_repetitions(wanted.ids)),
     };
     let sweep = garbage::sweep(
         &api.broker,

@@ -165,6 +165,12 @@ pub(super) async fn messages(
 ) -> Result<Json<MessagePage>, Problem> {
     let topic = api.topic(&path.topic).await?;
     let (range, limit) = (query.range(), query.limit);
+    if range
+        .from
+        .is_some_and(|from| range.to.is_some_and(|to| from >= to))
+    {
+        return Err(invalid("from", &"must be before to"));
+    }
     if let Some(filter) = query.garbage_filter()? {
         return search_garbage(&api, &topic, &query, &filter).await;
     }

@@ -75,7 +75,7 @@ pub(crate) enum OperatorVerb {
     Forecast(ForecastArgs),
     /// Show messages sent and acknowledged, lateness and age over time, of a topic or of all topics together
     ///
-    /// P50 and P99 are the lateness of deliveries. A dash is what was not recorded, for example while no manager ran
+    /// P50 and P99 are the lateness of deliveries. An empty cell was not recorded, for example while no manager ran
     History(HistoryArgs),
     /// List the ordering keys with parked messages in a group, each with the message that blocks it
     Keys(KeysArgs),
@@ -231,9 +231,9 @@ pub(crate) struct TopArgs {
     /// Print the groups once, without rates
     #[arg(long)]
     pub(crate) once: bool,
-    /// Largest number of groups to show
-    #[arg(long, value_name = "N", default_value_t = 40)]
-    pub(crate) limit: usize,
+    /// Largest number of groups to show, 1 to 10000
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..=10000))]
+    pub(crate) limit: u16,
 }
 
 #[derive(Debug, Args)]

@@ -38,7 +38,7 @@ use crate::cli::error::CliError;
 use crate::operations::choose_group::among;
 use crate::operations::counted;
 use crate::operations::error_groups::ErrorGroups;
-use crate::operations::garbage::{Swept, Verb};
+use crate::operations::garbage::{Swept, Verb, without_repetitions};
 use crate::operations::groups::GroupPaused;
 use crate::operations::messages::MessagePage;
 use crate::operations::parked_keys::KeyList;
@@ -47,6 +47,9 @@ use crate::recurring::ScheduleList;
 
 /// The ids of messages in one request. A body has a maximum size.
 const IDS_AT_A_TIME: usize = 1000;
+
+/// The most ids that an error names.
+const SHOWN_IDS: usize = 20;
 
 /// Prints text, with control characters escaped. A closed pipe is not an error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
@@ -406,6 +409,7 @@ pub(crate) async fn sweep(
         )));
     }
     let path = of_group(topic, &group, &["garbage", verb.as_str()]);
+    let ids = without_repetitions(args.ids);
     let post = async |body: Value| {
         let call = client.post(&path).json(&body).long();
         call.answer::<Swept>().await
@@ -415,7 +419,7 @@ pub(crate) async fn sweep(
             return post(json!({ "all": true, "dry_run": dry_run })).await;
         }
         let mut swept = Swept::default();
-        for ids in args.ids.chunks(IDS_AT_A_TIME) {
+        for ids in ids.chunks(IDS_AT_A_TIME) {
             swept.add(post(json!({ "ids": ids, "dry_run": dry_run })).await?);
         }
         Ok(swept)
@@ -444,16 +448,21 @@ pub(crate) async fn sweep(
             print(&format!("{}d {messages}", verb.as_str()))?
         }
     }
-    let missing: Vec<&str> = swept.missing.iter().map(MessageId::as_str).collect();
-    match missing.len() {
-        0 => Ok(()),
-        count => Err(CliError::Failed(format!(
-            "{count} of {} {} not in garbage: {}",
-            counted(args.ids.len() as u64, "message"),
-            if count == 1 { "is" } else { "are" },
-            missing.join(", ")
-        ))),
+    let count = swept.missing.len();
+    if count == 0 {
+        return Ok(());
     }
+    let shown: Vec<&str> = { swept.missing.iter().take(SHOWN_IDS) }
+        .map(MessageId::as_str)
+        .collect();
+    let more = match count.saturating_sub(SHOWN_IDS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let (asked, shown) = (counted(ids.len() as u64, "message"), shown.join(", "));
+    Err(CliError::Failed(format!(
+        "not in garbage: {count} of {asked}: {shown}{more}"
+    )))
 }
 
 /// Checks that stdin is a terminal, so that the user can confirm a requeue or purge of all garbage.

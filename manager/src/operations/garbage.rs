@@ -1,5 +1,6 @@
 //! Requeues and purges garbage (dead letters), for HTTP and the command line.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -67,6 +68,13 @@ impl Verb {
             Self::Purge => broker.purge(topic, group, seen).await,
         }
     }
+}
+
+/// Returns ids without repetitions, in their order.
+pub(crate) fn without_repetitions(mut ids: Vec<MessageId>) -> Vec<MessageId> {
+    let mut seen = HashSet::new();
+    ids.retain(|id| seen.insert(id.clone()));
+    ids
 }
 
 /// The messages to handle.

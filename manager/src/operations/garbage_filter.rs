@@ -69,13 +69,17 @@ impl Filter {
             Ok(parts)
         });
         let to = time("to", &self.to, UnixMs::new(1 << 53))?;
+        let from = time("from", &self.from, UnixMs::default())?;
+        if from >= to {
+            return Err(invalid("from", &"must be before to"));
+        }
         let key = self.key.as_deref().map(str::parse).transpose();
         let reason = self.reason.as_deref().map(str::parse).transpose();
         Ok(Conditions {
             error: error.transpose()?,
             key: key.map_err(|error| invalid("key", &error))?,
             reason: reason.map_err(|error| invalid("reason", &error))?,
-            from: time("from", &self.from, UnixMs::default())?,
+            from,
             until: UnixMs::new(to.get().saturating_sub(1)),
         })
     }

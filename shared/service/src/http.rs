@@ -24,7 +24,9 @@ mod unread;
 use std::time::Duration;
 
 pub use cross_site::{CrossSite, HostName, InvalidHostName, InvalidOrigin, Origin};
-pub use description::{GroupPath, MessagePath, TopicPath, describe, header_name, with_description};
+pub use description::{
+    GroupPath, MessagePath, TopicPath, WithoutQuery, describe, header_name, with_description,
+};
 pub use fields::{Query, read_fields};
 pub use guard::{SQS_ROUTES, check_coding, unknown_route};
 pub use problem::{Problem, ProblemCode};

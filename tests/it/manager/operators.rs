@@ -347,8 +347,7 @@ async fn the_command_line_shows_and_handles_garbage() {
     );
     let one = run(&["garbage", "requeue", "orders", "g1", "nix", "--dry-run"]).await;
     assert!(
-        one.stderr
-            .contains("1 of 2 messages is not in garbage: nix"),
+        one.stderr.contains("not in garbage: 1 of 2 messages: nix"),
         "{one:?}"
     );
     let none = run(&["garbage", "requeue", "orders"]).await;

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use lisa_core::broker::NO_MANAGER;
+use lisa_core::time::format_duration;
 use lisa_service::cli::{Output, Rows, escape, prompt, remark};
 use serde::Serialize;
 use serde_json::json;
@@ -13,6 +14,7 @@ use super::{be_sure, choose_group, counted, of_group, print};
 use crate::cli::args::{FilterArgs, JobArgs, SweepArgs};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
+use crate::garbage_jobs;
 use crate::operations::garbage::Verb;
 use crate::operations::garbage_filter::Filter;
 use crate::operations::garbage_jobs::{Counted, GarbageJob, GarbageJobs, JobState};
@@ -84,7 +86,10 @@ pub(crate) async fn start(
         if args.dry_run {
             return match output.is_table() {
                 false => Ok(output.object(&found)?),
-                true => print(&format!("would {word} {at_least}{messages}")),
+                true => match max.filter(|max| *max < found.found) {
+                    Some(max) => print(&format!("would {word} {max} of {at_least}{messages}")),
+                    None => print(&format!("would {word} {at_least}{messages}")),
+                },
             };
         }
         if !io::stdin().is_terminal() {
@@ -134,6 +139,10 @@ async fn wait(client: &Client, mut job: GarbageJob) -> Result<GarbageJob, CliErr
         "job {0}; stop it with `garbage stop {0}`",
         job.id
     ));
+    if client.broker().is_some() {
+        let most = format_duration(garbage_jobs::LOOK_EVERY);
+        remark(format_args!("a manager begins within {most}"));
+    }
     let mut reported = Instant::now();
     while job.state.is_open() {
         sleep(LOOK_EVERY).await;

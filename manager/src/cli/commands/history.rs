@@ -1,8 +1,5 @@
 //! `history`: prints rates, counts and lateness of a topic, or of all topics together, over time.
 
-use std::time::Duration;
-
-use lisa_core::time::format_duration;
 use lisa_service::cli::{Output, Rows};
 
 use super::in_ms;
@@ -41,12 +38,10 @@ fn rows(view: &HistoryView) -> Rows {
         "P99",
         "OLDEST DUE",
         "WAITING",
-    ]);
-    let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
-    let time = |ms: Option<u64>| match ms {
-        Some(ms) => format_duration(Duration::from_millis(ms)),
-        None => "-".to_owned(),
-    };
+    ])
+    .ages(["P50", "P99", "OLDEST DUE"])
+    .numbers(["SENT", "ACKED", "RETRIED", "GARBAGE", "WAITING"]);
+    let number = |number: Option<u64>| number.map_or_else(String::new, |n| n.to_string());
     for step in &view.steps {
         table.add_row([
             step.from.clone(),
@@ -54,9 +49,9 @@ fn rows(view: &HistoryView) -> Rows {
             number(step.acked),
             number(step.retried),
             number(step.discarded),
-            time(step.lateness_p50_ms),
-            time(step.lateness_p99_ms),
-            time(step.oldest_due_ms),
+            number(step.lateness_p50_ms),
+            number(step.lateness_p99_ms),
+            number(step.oldest_due_ms),
             number(step.messages.map(|messages| messages.waiting)),
         ]);
     }

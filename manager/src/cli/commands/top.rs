@@ -87,7 +87,7 @@ pub(crate) async fn top(client: &Client, args: &TopArgs, output: &Output) -> Res
         let asked = Instant::now();
         let counts = newest_counts(client, args.topic.as_ref()).await?;
         rates.note(&counts);
-        let picture = picture(&counts, &rates, args.limit);
+        let picture = picture(&counts, &rates, args.limit.into());
         let is_terminal = io::stdout().is_terminal();
         let lead = match (is_terminal && !args.once, first) {
             (true, _) => CLEAR,

@@ -2,23 +2,29 @@
 //!
 //! Each route describes its own part. This module describes the treatment of every request by the listener.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::CONTENT_TYPE;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use lisa_core::fields::Description;
 use lisa_core::message::MessageOptions;
+use lisa_core::time::shorten;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use url::form_urlencoded;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{ComponentsBuilder, InfoBuilder, License, OpenApi, OpenApiBuilder, Server};
 use utoipa::{IntoParams, PartialSchema, ToSchema};
 
 use super::auth::TokenSet;
-use super::problem::Problem;
+use super::problem::{Problem, ProblemCode};
 
 /// The patterns of parameters, by name.
 const PATTERNS: [(&str, &str); 8] = [
@@ -136,6 +142,57 @@ pub fn with_description(router: Router, description: &OpenApi, tokens: &TokenSet
     let text = Bytes::from(complete(description, tokens).to_string());
     let answer = async move || ([(CONTENT_TYPE, "application/json")], text);
     router.route("/openapi.json", get(answer))
+}
+
+/// The described routes that have no query, by path and method. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct WithoutQuery(Arc<HashSet<(String, String)>>);
+
+impl WithoutQuery {
+    /// Finds the routes without a query in their description.
+    ///
+    /// # Panics
+    /// Never: a description always serializes to JSON.
+    #[must_use]
+    pub fn of(description: &OpenApi) -> Self {
+        let description = serde_json::to_value(description).expect("a description is JSON");
+        let paths = description["paths"].as_object().into_iter().flatten();
+        let routes = paths.flat_map(|(path, methods)| {
+            let methods = methods.as_object().into_iter().flatten();
+            methods.filter_map(move |(method, route)| {
+                let mut parameters = route["parameters"].as_array().into_iter().flatten();
+                let has_query = parameters.any(|parameter| parameter["in"] == "query");
+                (!has_query).then(|| (path.clone(), method.to_uppercase()))
+            })
+        });
+        Self(Arc::new(routes.collect()))
+    }
+
+    /// Refuses a query of these routes: its parameters would have no effect. Apply it to routes with
+    /// [`axum::middleware::from_fn_with_state`], inside the layer that requires a token.
+    pub async fn refuse(
+        State(without): State<Self>,
+        matched: MatchedPath,
+        request: Request,
+        next: Next,
+    ) -> Response {
+        if let Some(problem) = without.problem(matched.as_str(), &request) {
+            return problem.into_response();
+        }
+        next.run(request).await
+    }
+
+    fn problem(&self, path: &str, request: &Request) -> Option<Problem> {
+        let query = request.uri().query().filter(|query| !query.is_empty())?;
+        let route = (path.to_owned(), request.method().to_string());
+        if !self.0.contains(&route) {
+            return None;
+        }
+        let first = form_urlencoded::parse(query.as_bytes()).next();
+        let name = shorten(&first.unwrap_or_default().0);
+        let why = "unknown field; this route has no query parameters";
+        Some(Problem::new(ProblemCode::Invalid, format!("{name}: {why}")).error(name, why))
+    }
 }
 
 /// Completes an OpenAPI description: adds the patterns of parameters and the responses common to all routes, and removes
