@@ -14,6 +14,7 @@ mod polls;
 mod pull;
 mod reader;
 mod settle;
+mod settle_and_pull;
 mod sqs;
 
 use std::collections::{BTreeMap, HashMap};
@@ -196,8 +197,10 @@ impl Gateway {
             let without = WithoutQuery::of(routes.get_openapi());
             routes.route_layer(from_fn_with_state(without, WithoutQuery::refuse))
         };
-        let pull = exact(OpenApiRouter::new().routes(routes!(pull::pull)))
-            .route_layer(tokens.require(Scope::Receive));
+        let pull = OpenApiRouter::new()
+            .routes(routes!(pull::pull))
+            .routes(routes!(settle_and_pull::settle_and_pull));
+        let pull = exact(pull).route_layer(tokens.require(Scope::Receive));
         let settle = OpenApiRouter::new()
             .routes(routes!(settle::ack))
             .routes(routes!(settle::retry))

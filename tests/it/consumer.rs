@@ -18,6 +18,7 @@ mod pull_dev;
 mod pull_outage;
 mod pulled_keys;
 mod server;
+mod settle_and_pull;
 mod sqs;
 mod suspects;
 

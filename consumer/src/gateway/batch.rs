@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use futures_util::{FutureExt, stream};
 use lisa_core::broker::MAX_BATCH;
 use lisa_service::http::batch::Format;
-use lisa_service::http::body::{Lines, read_admitting, without_bom};
+use lisa_service::http::body::{Lines, Reservation, read_admitting, without_bom};
 use lisa_service::http::json::{FEW, elements, first_element, object};
 use lisa_service::http::{Problem, ProblemCode, read_fields};
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,7 @@ const MAX_STRANGE: usize = 100;
 /// of the route of that name.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct SettleItem<'a> {
+pub(super) struct SettleItem<'a> {
     /// The token of the delivery.
     token: String,
     /// Acknowledge it: `true`.
@@ -76,14 +76,14 @@ struct ExtendItem<'a> {
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(as = SettleResult)]
-enum ItemResult {
+pub(super) enum ItemResult {
     Ended(Ended),
     Failed(SettleFailure),
 }
 
 /// An item of a batch that was refused or failed.
 #[derive(Serialize, ToSchema)]
-struct SettleFailure {
+pub(super) struct SettleFailure {
     error: Problem,
 }
 
@@ -134,9 +134,15 @@ pub(super) async fn extend_batch(
 }
 
 #[derive(Clone, Copy)]
-enum Verb {
+pub(super) enum Verb {
     Settle,
     Extend,
+}
+
+/// The items of a JSON array, and their memory.
+pub(super) struct Items {
+    items: Vec<Result<Bytes, Problem>>,
+    _memory: Reservation,
 }
 
 /// A batch that is read as lines.
@@ -176,23 +182,8 @@ impl Batch {
                 batch.stream()
             }
             Format::Array => {
-                let admits = |begun: &[u8]| {
-                    let first = first_element(begun);
-                    first.is_some_and(|item| verb.admits(&gateway, item.as_bytes()))
-                };
-                let limits = gateway.bodies();
-                let body = read_admitting(body, MAX_ARRAY, 2 * MAX_ITEM, limits, admits);
-                let (body, reserved) = body.await?;
-                let items = split(&without_bom(body))?;
-                if reserved.is_of_stranger() && items.len() > MAX_STRANGE {
-                    let detail =
-                        "the first item has no valid token of a delivery; nothing was done";
-                    return Err(Problem::new(ProblemCode::InvalidDeliveryToken, detail));
-                }
-                let mut results = Vec::new();
-                for items in items.chunks(MAX_BATCH) {
-                    results.extend(verb.run(&gateway, items).await);
-                }
+                let items = verb.read_array(&gateway, body).await?;
+                let results = verb.run_all(&gateway, items).await;
                 Body::from(write(answer, &mut false, &results) + end(answer, !results.is_empty()))
             }
         };
@@ -251,6 +242,42 @@ impl Verb {
             Self::Extend => object(item, FEW).map(|item: ExtendItem<'_>| item.token),
         };
         token.is_ok_and(|token| gateway.open(&token).is_ok())
+    }
+
+    /// Reads the items of a JSON array.
+    ///
+    /// # Errors
+    /// The body is not such an array, or exceeds its limits.
+    pub(super) async fn read_array(self, gateway: &Gateway, body: Body) -> Result<Items, Problem> {
+        let admits = |begun: &[u8]| {
+            let first = first_element(begun);
+            first.is_some_and(|item| self.admits(gateway, item.as_bytes()))
+        };
+        let limits = gateway.bodies();
+        let body = read_admitting(body, MAX_ARRAY, 2 * MAX_ITEM, limits, admits);
+        let (body, reserved) = body.await?;
+        let items = split(&without_bom(body))?;
+        if reserved.is_of_stranger() && items.len() > MAX_STRANGE {
+            let detail = "the first item has no valid token of a delivery; nothing was done";
+            return Err(Problem::new(ProblemCode::InvalidDeliveryToken, detail));
+        }
+        Ok(Items {
+            items,
+            _memory: reserved,
+        })
+    }
+
+    /// Runs any number of items, and returns a result for each.
+    pub(super) async fn run_all(
+        self,
+        gateway: &Gateway,
+        Items { items, _memory }: Items,
+    ) -> Vec<ItemResult> {
+        let mut results = Vec::with_capacity(items.len());
+        for items in items.chunks(MAX_BATCH) {
+            results.extend(self.run(gateway, items).await);
+        }
+        results
     }
 
     /// Runs items, and returns a result for each.

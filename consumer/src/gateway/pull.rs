@@ -53,6 +53,8 @@ fields! {
     }
 }
 
+lisa_core::openapi_query!(PullOptions);
+
 fn named(options: &PullOptions, from: &mut impl Reader) {
     let bad = |name: &&String| {
         name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control)
@@ -194,7 +196,7 @@ async fn options(
 }
 
 /// Finds a topic and one of its groups.
-async fn find(
+pub(super) async fn find(
     gateway: &Gateway,
     topic: &str,
     group: &str,

@@ -300,6 +300,7 @@ const ROUTES: [(&[&str], &str); 3] = [
             "POST deliveries:extend",
             "POST deliveries:settle",
             "POST topics/*/groups/*/pull",
+            "POST topics/*/groups/*/settle-and-pull",
         ],
         "; pulls and settlements go to a gateway (`consumer.gateway.listen`)",
     ),
