@@ -1,6 +1,7 @@
 package lisarelay
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,11 +57,7 @@ type sender[T any] func(ctx context.Context, items []*item) ([]Result[T], Error)
 // newSender returns a sender to a path.
 func newSender[T any](c *Client, path string, to listener) sender[T] {
 	return func(ctx context.Context, items []*item) (results []Result[T], failure Error) {
-		texts := make([][]byte, len(items))
-		for n, one := range items {
-			texts[n] = one.text
-		}
-		r := request{method: http.MethodPost, path: path, content: array(texts), to: to}
+		r := request{method: http.MethodPost, path: path, content: contentOf(items), to: to}
 		failure = c.try(ctx, r, func(text []byte) (err error) {
 			results, err = readResults[T](text, len(items))
 			return err
@@ -69,15 +66,30 @@ func newSender[T any](c *Client, path string, to listener) sender[T] {
 	}
 }
 
+// contentOf returns items as an array of JSON.
+func contentOf(items []*item) []byte {
+	texts := make([][]byte, len(items))
+	for n, one := range items {
+		texts[n] = one.text
+	}
+	joined := append([]byte("["), bytes.Join(texts, []byte(","))...)
+	return append(joined, ']')
+}
+
 func readResults[T any](text []byte, count int) ([]Result[T], error) {
 	read := list[json.RawMessage]{max: count}
 	if err := json.Unmarshal(text, &read); err != nil {
 		return nil, err
 	}
-	if len(read.items) != count {
-		return nil, fmt.Errorf("%d results for a batch of %d", len(read.items), count)
+	return resultsOf[T](read)
+}
+
+// resultsOf returns the results of a list, which must be full.
+func resultsOf[T any](read list[json.RawMessage]) ([]Result[T], error) {
+	if len(read.items) != read.max {
+		return nil, fmt.Errorf("%d results for a batch of %d", len(read.items), read.max)
 	}
-	results := make([]Result[T], count)
+	results := make([]Result[T], read.max)
 	for n, one := range read.items {
 		if err := readResult(one, &results[n]); err != nil {
 			return nil, err
@@ -195,9 +207,10 @@ type batcher[T any] struct {
 	send  sender[T]
 	tries int
 
-	mu       sync.Mutex
-	waiting  []*call[T]
-	inFlight int
+	mu      sync.Mutex
+	waiting []*call[T]
+	// The goroutines that send, and those of them that wait for an answer.
+	runs, inFlight int
 	// The callers between enter and leave.
 	callers int
 }
@@ -209,8 +222,8 @@ type call[T any] struct {
 	hasLeft bool
 }
 
-func newBatcher[T any](c *Client, path string, to listener) *batcher[T] {
-	return &batcher[T]{path: path, send: newSender[T](c, path, to), tries: c.tries}
+func newBatcher[T any](path string, send sender[T], tries int) *batcher[T] {
+	return &batcher[T]{path: path, send: send, tries: tries}
 }
 
 func (b *batcher[T]) enter() {
@@ -229,7 +242,14 @@ func (b *batcher[T]) leave() {
 func (b *batcher[T]) isIdle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.callers == 0 && b.inFlight == 0
+	return b.callers == 0 && b.runs == 0
+}
+
+// isAboutToSend reports whether a goroutine will soon send the calls that wait.
+func (b *batcher[T]) isAboutToSend() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.waiting) > 0 && b.runs > b.inFlight
 }
 
 // add sends an item. If the context ends before the item is in flight, it is not sent.
@@ -254,8 +274,8 @@ func (b *batcher[T]) push(calls ...*call[T]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.waiting = append(b.waiting, calls...)
-	if b.inFlight < maxInFlight {
-		b.inFlight++
+	if b.runs < maxInFlight {
+		b.runs++
 		go b.run()
 	}
 }
@@ -269,12 +289,25 @@ func (b *batcher[T]) run() {
 			go b.run()
 		}
 	}()
-	// The code that runs now may add more.
-	runtime.Gosched()
+	b.waitForMore()
 	for calls := b.take(); len(calls) > 0; calls = b.take() {
 		b.sendOnce(calls)
 	}
 	hasEnded = true
+}
+
+// waitForMore yields until the code that runs now adds no more: about a microsecond if nothing runs, and never much longer than one
+// yield. The code may run on another processor, so a single yield shows little.
+func (b *batcher[T]) waitForMore() {
+	start, seen := time.Now(), 0
+	for quiet := 0; quiet < 4 && seen < maxItems && time.Since(start) < time.Millisecond; quiet++ {
+		runtime.Gosched()
+		b.mu.Lock()
+		if len(b.waiting) > seen {
+			seen, quiet = len(b.waiting), 0
+		}
+		b.mu.Unlock()
+	}
 }
 
 // take returns the calls of the next request, without those whose callers have left. If there are none, this run ends.
@@ -292,8 +325,10 @@ func (b *batcher[T]) take() []*call[T] {
 		}
 		b.waiting[0] = nil
 	}
-	if len(calls) == 0 {
-		b.inFlight--
+	if len(calls) > 0 {
+		b.inFlight++
+	} else {
+		b.runs--
 	}
 	return calls
 }
@@ -314,6 +349,7 @@ func (b *batcher[T]) sendOnce(calls []*call[T]) {
 func (b *batcher[T]) conclude(calls []*call[T], items []*item, results []Result[T], whole Error) {
 	// The callers read what the tries have shown.
 	b.mu.Lock()
+	b.inFlight--
 	indexes, after := conclude(items, results, whole, b.tries, func(n int, result Result[T]) { calls[n].done <- result })
 	b.mu.Unlock()
 	if again := pick(calls, indexes); len(again) > 0 {

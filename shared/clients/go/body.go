@@ -126,9 +126,3 @@ func (l *list[T]) UnmarshalJSON(text []byte) error {
 	}
 	return nil
 }
-
-// array returns texts of JSON as an array.
-func array(texts [][]byte) []byte {
-	joined := append([]byte("["), bytes.Join(texts, []byte(","))...)
-	return append(joined, ']')
-}

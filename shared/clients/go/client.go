@@ -68,6 +68,7 @@ type Client struct {
 	tries   int
 	http    *http.Client
 
+	settle           sender[Ended]
 	settles, extends *batcher[Ended]
 
 	mu sync.Mutex
@@ -101,8 +102,9 @@ func New(url string, options Options) (*Client, error) {
 	}
 	c.http = &http.Client{Transport: options.Transport, CheckRedirect: refuseRedirect}
 	c.sends = map[string]*batcher[Sent]{}
-	c.settles = newBatcher[Ended](c, settlePath, toGateway)
-	c.extends = newBatcher[Ended](c, extendPath, toGateway)
+	c.settle = newSender[Ended](c, settlePath, toGateway)
+	c.settles = newBatcher(settlePath, c.settle, c.tries)
+	c.extends = newBatcher(extendPath, newSender[Ended](c, extendPath, toGateway), c.tries)
 	return c, nil
 }
 
@@ -181,7 +183,7 @@ func (c *Client) enter(topic, where string) *batcher[Sent] {
 				delete(c.sends, name)
 			}
 		}
-		sends = newBatcher[Sent](c, where, toProducer)
+		sends = newBatcher(where, newSender[Sent](c, where, toProducer), c.tries)
 		c.sends[topic] = sends
 	}
 	sends.enter()

@@ -302,6 +302,14 @@ func TestOnlyAsManyItemsAsRequestedAreDecoded(t *testing.T) {
 			_, err := readPage([]byte(`{"messages": [`+many+`]}`), maxPage)
 			return err
 		},
+		"deliveries with results": func() error {
+			_, _, err := new(Client).readSettledAndPulled([]byte(`{"results": [], "deliveries": [`+many+`]}`), 1, 200)
+			return err
+		},
+		"results with deliveries": func() error {
+			_, _, err := new(Client).readSettledAndPulled([]byte(`{"results": [`+many+`], "deliveries": []}`), maxItems, 200)
+			return err
+		},
 		"results": func() error {
 			_, err := readResults[Sent]([]byte("["+many+"]"), maxItems)
 			return err

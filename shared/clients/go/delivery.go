@@ -45,7 +45,9 @@ type Delivery struct {
 	Payload []byte            `json:"-"`
 
 	client *Client
-	mu     sync.Mutex
+	// Sends its outcome: the batcher of the client or of a worker.
+	settles *batcher[Ended]
+	mu      sync.Mutex
 	// The end of the lease.
 	leaseUntil time.Time
 	// The calls in flight that settle it.
@@ -94,30 +96,36 @@ func (c *Client) Pull(ctx context.Context, topic string, options PullOptions) ([
 	return deliveries, nil
 }
 
+// deliveryBody is a delivery in an answer.
+type deliveryBody struct {
+	*Delivery
+	payload
+	Token      string    `json:"token"`
+	LeaseUntil time.Time `json:"lease_until"`
+}
+
 func (c *Client) readDeliveries(text []byte, max int) ([]*Delivery, error) {
-	type pulled struct {
-		*Delivery
-		payload
-		Token      string    `json:"token"`
-		LeaseUntil time.Time `json:"lease_until"`
-	}
 	var answer struct {
-		Deliveries list[pulled] `json:"deliveries"`
+		Deliveries list[deliveryBody] `json:"deliveries"`
 	}
 	answer.Deliveries.max = max
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return nil, err
 	}
-	if answer.Deliveries.items == nil {
+	return c.deliveriesOf(answer.Deliveries)
+}
+
+func (c *Client) deliveriesOf(read list[deliveryBody]) ([]*Delivery, error) {
+	if read.items == nil {
 		return nil, errors.New("deliveries are missing")
 	}
-	deliveries := make([]*Delivery, len(answer.Deliveries.items))
-	for n, one := range answer.Deliveries.items {
+	deliveries := make([]*Delivery, len(read.items))
+	for n, one := range read.items {
 		if one.Delivery == nil || one.ID == "" || one.Token == "" || one.LeaseUntil.IsZero() {
 			return nil, errors.New("a field of a delivery is missing")
 		}
 		one.Delivery.Token, one.Payload = one.Token, one.payload.bytes()
-		one.client, one.leaseUntil = c, one.LeaseUntil
+		one.client, one.settles, one.leaseUntil = c, c.settles, one.LeaseUntil
 		deliveries[n] = one.Delivery
 	}
 	return deliveries, nil
@@ -164,7 +172,7 @@ func (d *Delivery) Settle(ctx context.Context, outcome Outcome) (Ended, error) {
 	d.mu.Lock()
 	d.settling++
 	d.mu.Unlock()
-	ended, err := d.client.Settle(ctx, d.Token, outcome)
+	ended, err := settleBy(ctx, d.settles, d.Token, outcome)
 	d.mu.Lock()
 	d.settling--
 	d.isSettled = d.isSettled || err == nil || isStale(err)
@@ -212,11 +220,15 @@ func (s Settlement) GoString() string { return s.String() }
 // Settle settles a delivery by its token. A [Problem] with the code "stale" means that the lease was lost, or that the delivery is
 // settled. If the context ends before the settlement is in flight, it is not sent.
 func (c *Client) Settle(ctx context.Context, token string, outcome Outcome) (Ended, error) {
+	return settleBy(ctx, c.settles, token, outcome)
+}
+
+func settleBy(ctx context.Context, settles *batcher[Ended], token string, outcome Outcome) (Ended, error) {
 	one, err := outcome.item(token)
 	if err != nil {
 		return Ended{}, err
 	}
-	return c.settles.add(ctx, one)
+	return settles.add(ctx, one)
 }
 
 // SettleMany settles any number of deliveries in order, one request after the other. It returns a result for each, in order, or an
@@ -230,7 +242,7 @@ func (c *Client) SettleMany(ctx context.Context, settlements []Settlement) ([]Re
 			return nil, wrong("settlement %d: %v", n, err)
 		}
 	}
-	return sendInOrder(ctx, items, newSender[Ended](c, settlePath, toGateway), c.tries), nil
+	return sendInOrder(ctx, items, c.settle, c.tries), nil
 }
 
 // Extend replaces the lease of a delivery with a new one that starts now, 1 s to 12 h; zero means that of the topic.

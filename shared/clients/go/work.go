@@ -19,9 +19,11 @@ const (
 	maxLease     = 12 * time.Hour
 	// The most bytes of the name of a worker.
 	maxConsumer = 100
-	// The most messages of a pull, the most pulls in flight, and the time that they wait.
+	// The most messages of a pull, and the most pulls in flight.
 	maxPull  = 200
 	maxPulls = 2
+	// The messages that are worth a pull of their own: one request for 50 costs less than two for 25.
+	few = 50
 	// The time after a stop for which outcomes are repeated.
 	grace = 30 * time.Second
 )
@@ -66,6 +68,9 @@ func (c *Client) Work(ctx context.Context, topic string, handler Handler, option
 	if err := options.check(topic, handler); err != nil {
 		return err
 	}
+	if options.Group == "" {
+		options.Group = defaultGroup
+	}
 	if options.Concurrency == 0 {
 		options.Concurrency = 1
 	}
@@ -75,7 +80,11 @@ func (c *Client) Work(ctx context.Context, topic string, handler Handler, option
 	if options.Log == nil {
 		options.Log = func(text string, err error) { log.Printf("lisarelay: %s: %v", text, err) }
 	}
-	w := &worker{client: c, topic: topic, handler: handler, options: options}
+	where, err := path("topics", topic, "groups", options.Group, "settle-and-pull")
+	if err != nil {
+		return err
+	}
+	w := &worker{client: c, topic: topic, path: where, handler: handler, options: options}
 	return w.run(ctx)
 }
 
@@ -101,15 +110,20 @@ func (o WorkOptions) check(topic string, handler Handler) error {
 	return b.err()
 }
 
-// worker pulls as many messages as there are free handlers. Handlers end in any order, and their outcomes are sent while the next
-// messages are pulled and handled: up to Concurrency outcomes may be in flight.
+// worker pulls as many messages as there are free handlers. Handlers end in any order, and their outcomes are sent in batches while
+// the next messages are pulled and handled: up to Concurrency outcomes may be in flight. While messages are ready, a batch of outcomes
+// is also a pull.
 type worker struct {
-	client  *Client
-	topic   string
+	client *Client
+	topic  string
+	// That of settle-and-pull.
+	path    string
 	handler Handler
 	options WorkOptions
-	// Ends the pulls.
-	stop context.CancelFunc
+	settles *batcher[Ended]
+	// The context of the pulls, which stop ends.
+	pulling context.Context
+	stop    context.CancelFunc
 	// Ends the repetition of outcomes after a stop.
 	outcomes context.Context
 	// The pulls, the handlers with their outcomes, and the extensions.
@@ -120,8 +134,12 @@ type worker struct {
 	mu      sync.Mutex
 	running map[*running]struct{}
 	// The messages that pulls in flight ask for.
-	requested       int
-	pulls, settling int
+	requested int
+	pulls     int
+	// The outcomes that are not settled yet, and those of them in a request.
+	settling, sending int
+	// True if the last pull found so many messages that more are probably ready.
+	areReady bool
 	// The failed pulls since the last one that succeeded.
 	failures  int
 	isStopped bool
@@ -148,13 +166,17 @@ func (w *worker) run(ctx context.Context) error {
 	defer endOutcomes()
 	extending, endExtending := context.WithCancel(context.Background())
 	defer endExtending()
-	w.stop, w.outcomes = stop, outcomes
+	w.pulling, w.stop, w.outcomes = pulling, stop, outcomes
+	w.settles = newBatcher(settlePath, w.send, w.client.tries)
 	go w.extendLeases(extending)
 	for pulling.Err() == nil {
-		if max := w.reserve(); max > 0 {
-			go w.pull(pulling, max)
+		w.mu.Lock()
+		max := w.reserve(w.settling)
+		w.mu.Unlock()
+		if max > 0 {
+			go w.pull(max)
 		} else {
-			w.waitForChange(pulling)
+			w.waitForChange()
 		}
 	}
 	w.mu.Lock()
@@ -166,28 +188,32 @@ func (w *worker) run(ctx context.Context) error {
 	return w.fatal
 }
 
-// waitForChange waits until something ends. What ends at about the same time counts as one change.
-func (w *worker) waitForChange(ctx context.Context) {
+// waitForChange waits until something ends. What ends at about the same time counts as one change. If its outcomes are about to be
+// sent, it waits until they are: that may be the next pull.
+func (w *worker) waitForChange() {
 	select {
 	case <-w.changed:
-		runtime.Gosched()
-	case <-ctx.Done():
+		for isFirst := true; isFirst || w.settles.isAboutToSend(); isFirst = false {
+			runtime.Gosched()
+		}
+	case <-w.pulling.Done():
 	}
 }
 
-// reserve returns the number of messages to pull now, and counts that pull. The first pull is for half of the free handlers, so
-// that the gateway can fill a second one while the messages of the first are handled. The second is only for at least half of all
-// handlers: otherwise, the first one will return soon.
-func (w *worker) reserve() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// reserve returns the number of messages to pull now, while this many outcomes are on their way, and counts that pull until endPull.
+// The first pull is for half of the free handlers, so that the gateway can fill a second one while the messages of the first are
+// handled, but not for few. The second is only for at least half of all handlers: otherwise, the first one will return soon. The
+// caller holds the mutex.
+func (w *worker) reserve(outcomes int) int {
 	max := w.options.Concurrency - len(w.running) - w.requested
 	isSecond := w.pulls > 0
-	if w.pulls == maxPulls || w.settling >= w.options.Concurrency || (isSecond && max*2 < w.options.Concurrency) || max <= 0 {
+	if w.pulls == maxPulls || outcomes >= w.options.Concurrency || (isSecond && max*2 < w.options.Concurrency) || max <= 0 || w.pulling.Err() != nil {
 		return 0
 	}
-	if !isSecond {
-		max = (max + 1) / 2
+	if half := (max + 1) / 2; !isSecond && half > few {
+		max = half
+	} else if !isSecond && max > few {
+		max = few
 	}
 	if max > maxPull {
 		max = maxPull
@@ -196,6 +222,25 @@ func (w *worker) reserve() int {
 	w.requested += max
 	w.tasks.Add(1)
 	return max
+}
+
+// endPull ends a pull for this many messages, and handles those that it returned.
+func (w *worker) endPull(max int, deliveries []*Delivery) {
+	w.tasks.Add(len(deliveries))
+	handler := detached{w.pulling}
+	now := time.Now()
+	w.update(func() {
+		w.pulls--
+		w.requested -= max
+		w.areReady = len(deliveries)*2 >= max
+		for _, delivery := range deliveries {
+			delivery.settles = w.settles
+			r := &running{delivery: delivery, extendedAt: now}
+			r.ctx, r.cancel = context.WithCancel(handler)
+			w.running[r] = struct{}{}
+			go w.handle(r)
+		}
+	})
 }
 
 func (w *worker) update(change func()) {
@@ -208,34 +253,21 @@ func (w *worker) update(change func()) {
 	}
 }
 
-func (w *worker) pull(ctx context.Context, max int) {
+func (w *worker) pull(max int) {
 	defer w.tasks.Done()
 	o := w.options
-	deliveries, err := w.client.Pull(ctx, w.topic, PullOptions{Group: o.Group, Max: max, Lease: o.Lease, Consumer: o.Consumer})
+	deliveries, err := w.client.Pull(w.pulling, w.topic, PullOptions{Group: o.Group, Max: max, Lease: o.Lease, Consumer: o.Consumer})
 	if err != nil {
-		w.pullFailed(ctx, err)
+		w.pullFailed(err)
+	} else {
+		w.update(func() { w.failures = 0 })
 	}
-	w.tasks.Add(len(deliveries))
-	handler := detached{ctx}
-	now := time.Now()
-	w.update(func() {
-		w.pulls--
-		w.requested -= max
-		if err == nil {
-			w.failures = 0
-		}
-		for _, delivery := range deliveries {
-			r := &running{delivery: delivery, extendedAt: now}
-			r.ctx, r.cancel = context.WithCancel(handler)
-			w.running[r] = struct{}{}
-			go w.handle(r)
-		}
-	})
+	w.endPull(max, deliveries)
 }
 
 // pullFailed waits before the next pull, or ends the worker if the error is not retryable.
-func (w *worker) pullFailed(ctx context.Context, err error) {
-	if ctx.Err() != nil {
+func (w *worker) pullFailed(err error) {
+	if w.pulling.Err() != nil {
 		return
 	}
 	var failure Error
@@ -253,7 +285,7 @@ func (w *worker) pullFailed(ctx context.Context, err error) {
 	w.failures++
 	failures := w.failures
 	w.mu.Unlock()
-	pause(ctx, failures, failure.retryAfter())
+	pause(w.pulling, failures, failure.retryAfter())
 }
 
 // handle runs a handler, and settles its delivery. A handler that panics or ends its goroutine is a failed attempt.

@@ -193,7 +193,7 @@ class Run:
         for one in proxy.requests:
             check(f"the authorization of {one.line}", one.headers.get("authorization"), f"Bearer {BEARER}")
             check(f"accept-encoding of {one.line}", one.headers.get("accept-encoding"), "identity")
-            if one.line.split("?")[0].endswith(("deliveries:settle HTTP/1.1", "deliveries:extend HTTP/1.1")):
+            if one.line.split("?")[0].endswith(("deliveries:settle HTTP/1.1", "deliveries:extend HTTP/1.1", "/settle-and-pull")):
                 tokens = [item["token"] for item in json.loads(one.body)]
                 check(f"the items of {one.line} that have a token twice", len(tokens) - len(set(tokens)), 0)
                 self.tokens |= set(tokens)

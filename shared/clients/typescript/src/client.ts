@@ -1,12 +1,14 @@
-/** The client, and the deliveries that it pulls. */
+/** The client. */
 
+import { counts, object, readKey, readResults, withList, withPayload } from "./answers.js";
 import { type Attempt, Batcher, Item, sendInOrder } from "./batch.js";
-import { fromBase64, toBase64, uuidV7 } from "./bytes.js";
-import { LisaError, Problem, type ProblemBody } from "./errors.js";
+import { toBase64, uuidV7 } from "./bytes.js";
+import { Delivery, type DeliveryCalls, type Ended, type PullOptions } from "./delivery.js";
+import { LisaError } from "./errors.js";
 import { type HttpOptions, type Request, type Urls, exchange, isToken } from "./http.js";
 import { type Body, type Outcome, settleItem, texts } from "./outcome.js";
 import { type Duration, type Instant, pause } from "./time.js";
-import { type Handler, type WorkOptions, runWorker } from "./work.js";
+import { type Handler, type SettledAndPulled, type WorkOptions, runWorker } from "./work.js";
 
 /** The longest time limit, in milliseconds: more than a day. */
 const MAX_TIMEOUT = 100_000_000;
@@ -176,31 +178,13 @@ export interface Requeued {
   missing: string[];
 }
 
-/** The end of a delivery, or the new end of its lease. */
-export interface Ended {
-  outcome: "acked" | "retry" | "deferred" | "garbage" | "expired" | "lost" | "extended";
-  due_at?: string;
-  lease_until?: string;
-}
-
-/** The options of a pull. */
-export interface PullOptions {
-  group?: string;
-  /** The maximum number of deliveries. Default: 1. */
-  max?: number;
-  /** The time to wait for the first message, at most 30 s. Default: 20 s. */
-  wait?: Duration;
-  lease?: Duration;
-  consumer?: string;
-  signal?: AbortSignal;
-}
-
 /** A client of one relay. */
 export class Lisa {
   readonly #urls: Urls;
   readonly #options: LisaOptions;
   /** By topic; only those in use. */
   readonly #sends = new Map<string, Batcher<Sent>>();
+  readonly #settle: Attempt<Ended>;
   readonly #settles: Batcher<Ended>;
   readonly #extends: Batcher<Ended>;
 
@@ -217,7 +201,8 @@ export class Lisa {
     this.#urls = { producer: trim(url), gateway: trim(gateway), manager: trim(manager) };
     this.#options = options;
     // As in all calls, the tokens are in the body, because URLs are logged.
-    this.#settles = new Batcher(this.#attempt<Ended>("/v1/deliveries:settle", "gateway"), this.#tries());
+    this.#settle = this.#attempt<Ended>("/v1/deliveries:settle", "gateway");
+    this.#settles = new Batcher(this.#settle, this.#tries());
     this.#extends = new Batcher(this.#attempt<Ended>("/v1/deliveries:extend", "gateway"), this.#tries());
   }
 
@@ -308,17 +293,8 @@ export class Lisa {
   }
 
   /** Pulls messages; none if no message became ready in time. */
-  async pull(topic: string, { group = "default", wait = 20_000, signal, ...options }: PullOptions = {}): Promise<Delivery[]> {
-    const content = JSON.stringify(texts({ ...options, wait }));
-    const where = path("topics", topic, "groups", group, "pull");
-    const request = { method: "POST", path: where, content, to: "gateway" as const, hasPayloads: true, wait: 30_000, signal };
-    // A repeated pull could leave the messages of the first one to their lease: the caller decides.
-    return this.#try(request, (answer) => {
-      const deliveries = Array.from(object(answer).deliveries as Body[], (one) => new Delivery(this, object(one, "id", "token", "due_at", "lease_until")));
-      // A worker would run too many handlers.
-      if (deliveries.length > (options.max ?? 1)) throw new TypeError(`${deliveries.length} deliveries for a pull of ${options.max ?? 1}`);
-      return deliveries;
-    });
+  async pull(topic: string, options: PullOptions = {}): Promise<Delivery[]> {
+    return this.#pull(topic, options, this);
   }
 
   /** Settles a delivery by its token. */
@@ -329,7 +305,7 @@ export class Lisa {
   /** Settles many deliveries, in batches. Returns a result for each, in order: its outcome, or its error. */
   async settleMany(items: Iterable<{ token: string } & Outcome>): Promise<(Ended | LisaError)[]> {
     const all = Array.from(items, ({ token, ...outcome }) => new Item(settleItem(token, outcome)));
-    return sendInOrder(all, this.#attempt<Ended>("/v1/deliveries:settle", "gateway"), this.#tries());
+    return sendInOrder(all, this.#settle, this.#tries());
   }
 
   /** Replaces the lease of a delivery with a new one that starts now; by default the topic's. */
@@ -344,15 +320,40 @@ export class Lisa {
    * Throws a `TypeError` for wrong arguments, before the first pull.
    */
   async work(topic: string, handler: Handler, options: WorkOptions = {}): Promise<void> {
-    await runWorker(this, topic, handler, options);
+    const calls = {
+      pull: (pull: PullOptions, of: DeliveryCalls) => this.#pull(topic, pull, of),
+      settle: this.#settle,
+      settleAndPull: (items: readonly Item[], pull: PullOptions, of: DeliveryCalls) => this.#settleAndPull(topic, items, pull, of),
+      extend: (token: string, lease?: Duration) => this.extend(token, lease),
+      tries: this.#tries(),
+    };
+    await runWorker(calls, topic, handler, options);
+  }
+
+  async #pull(topic: string, { group = "default", wait = 20_000, signal, ...options }: PullOptions, of: DeliveryCalls): Promise<Delivery[]> {
+    const content = JSON.stringify(texts({ ...options, wait }));
+    const where = path("topics", topic, "groups", group, "pull");
+    const request = { method: "POST", path: where, content, to: "gateway" as const, hasPayloads: true, wait: 30_000, signal };
+    // A repeated pull could leave the messages of the first one to their lease: the caller decides.
+    return this.#try(request, (answer) => readDeliveries(answer, options.max, of));
+  }
+
+  /** Settles, and pulls what is ready now. */
+  async #settleAndPull(topic: string, items: readonly Item[], { group = "default", signal: _, ...options }: PullOptions, of: DeliveryCalls): Promise<SettledAndPulled> {
+    const query = new URLSearchParams(texts(options) as Record<string, string>);
+    const where = `${path("topics", topic, "groups", group, "settle-and-pull")}?${query}`;
+    const request = { method: "POST", path: where, content: contentOf(items), to: "gateway" as const, hasPayloads: true };
+    return this.#try(request, (answer) => ({
+      results: readResults<Ended>(object(answer).results, items.length),
+      deliveries: readDeliveries(answer, options.max, of),
+    }));
   }
 
   /** Returns a function that sends items to a path, once. */
   #attempt<T>(where: string, to: keyof Urls): Attempt<T> {
     return async (items) => {
-      const content = `[${items.map(({ text }) => text).join()}]`;
       try {
-        return await this.#try({ method: "POST", path: where, content, to }, (answer) => readResults<T>(answer, items.length));
+        return await this.#try({ method: "POST", path: where, content: contentOf(items), to }, (answer) => readResults<T>(answer, items.length));
       } catch (error) {
         if (error instanceof LisaError) return error;
         throw error;
@@ -379,141 +380,6 @@ export class Lisa {
   #tries(): number {
     return this.#options.tries ?? 5;
   }
-}
-
-/** A message that was pulled, and its lease. */
-export class Delivery {
-  readonly id: string;
-  readonly token: string;
-  readonly attempt: number;
-  readonly maxAttempts: number;
-  readonly dueAt: Date;
-  /** The ordering key, if the message has one. */
-  readonly key: string | undefined;
-  readonly headers: Record<string, string>;
-  readonly payload: Uint8Array;
-  leaseUntil: Date;
-  /** True once it was settled, or known to be stale. */
-  isSettled = false;
-  /** True once its worker knows that the lease was lost. */
-  isLost = false;
-  readonly #lisa: Lisa;
-  /** Created on first use, because creating one for each message costs too much. */
-  #lost: AbortController | undefined;
-
-  constructor(lisa: Lisa, body: Body) {
-    this.#lisa = lisa;
-    this.id = body.id as string;
-    this.token = body.token as string;
-    this.attempt = body.attempt as number;
-    this.maxAttempts = body.max_attempts as number;
-    this.dueAt = new Date(body.due_at as string);
-    this.leaseUntil = new Date(body.lease_until as string);
-    this.key = body.key as string | undefined;
-    this.headers = body.headers as Record<string, string>;
-    this.payload = payloadOf(body)!;
-  }
-
-  /** Aborted when its worker learns that the lease was lost: another worker may have the message. */
-  get signal(): AbortSignal {
-    this.#lost ??= new AbortController();
-    return this.#lost.signal;
-  }
-
-  /** @internal */
-  lose(reason: LisaError): void {
-    this.isLost = true;
-    this.#lost ??= new AbortController();
-    this.#lost.abort(reason);
-  }
-
-  /** Returns the payload as text. */
-  text(): string {
-    return new TextDecoder("utf-8", { fatal: true }).decode(this.payload);
-  }
-
-  /** Parses the payload as JSON. */
-  json<T = unknown>(): T {
-    return JSON.parse(this.text()) as T;
-  }
-
-  /** Acknowledges it: the work is done. */
-  ack(): Promise<Ended> {
-    return this.settle({ ack: true });
-  }
-
-  /** Reports a failed attempt. */
-  retry(options: { after?: Duration; error?: string } = {}): Promise<Ended> {
-    return this.settle({ retry: options });
-  }
-
-  /** Delivers it again later, without counting an attempt. */
-  defer(when: { after: Duration } | { until: Instant }): Promise<Ended> {
-    return this.settle({ defer: when });
-  }
-
-  /** Moves the message to garbage (dead letters). */
-  reject(error?: string): Promise<Ended> {
-    return this.settle({ reject: error === undefined ? {} : { error } });
-  }
-
-  async settle(outcome: Outcome): Promise<Ended> {
-    try {
-      const ended = await this.#lisa.settle(this.token, outcome);
-      this.isSettled = true;
-      return ended;
-    } catch (error) {
-      this.isSettled ||= error instanceof Problem && error.code === "stale";
-      throw error;
-    }
-  }
-
-  /** Replaces the lease with a new one that starts now; by default the topic's. */
-  async extend(lease?: Duration): Promise<Ended> {
-    const ended = await this.#lisa.extend(this.token, lease);
-    if (ended.lease_until !== undefined) this.leaseUntil = new Date(ended.lease_until);
-    return ended;
-  }
-}
-
-/** Returns an object with these texts, or throws. */
-function object(body: unknown, ...names: string[]): Body {
-  return withFields("string", body, names);
-}
-
-/** Returns an object with these numbers, or throws. */
-function counts(body: unknown, ...names: string[]): Body {
-  return withFields("number", body, names);
-}
-
-function withFields(type: "string" | "number", body: unknown, names: string[]): Body {
-  if (typeof body !== "object" || body === null || Array.isArray(body)) throw new TypeError("not an object");
-  const missing = names.find((name) => typeof (body as Body)[name] !== type);
-  if (missing !== undefined) throw new TypeError(`${missing} is missing`);
-  return body as Body;
-}
-
-/** Reads the answer of a change of all messages of an ordering key. */
-function readKey<T>(body: unknown, changed: string): T {
-  return withList("in_garbage", counts(body, changed, "garbage", "in_flight")) as T;
-}
-
-/** Returns an object with a list, which is left out if it is empty. */
-function withList(name: string, body: Body): Body {
-  const { [name]: list = [] } = body;
-  if (!Array.isArray(list)) throw new TypeError(`${name} is not a list`);
-  return { ...body, [name]: list };
-}
-
-/** Reads the results of a batch. */
-function readResults<T>(answer: unknown, count: number): (T | LisaError)[] {
-  const read = Array.from(answer as Body[], (one) => {
-    if (!("error" in object(one))) return object(one, "outcome") as T;
-    const error = object(one.error) as ProblemBody;
-    return new Problem(error.status ?? 500, error);
-  });
-  if (read.length !== count) throw new TypeError(`${read.length} results for a batch of ${count}`);
-  return read;
 }
 
 /** Returns a path with escaped parts. */
@@ -548,6 +414,18 @@ function keyHeader(key: string | undefined): Record<string, string> {
   return { "lisa-key": String.fromCharCode(...encoder.encode(key)) };
 }
 
+/** Reads the deliveries of a pull. */
+function readDeliveries(answer: unknown, max = 1, of: DeliveryCalls): Delivery[] {
+  const deliveries = Array.from(object(answer).deliveries as Body[], (one) => new Delivery(of, one));
+  // A worker would run too many handlers.
+  if (deliveries.length > max) throw new TypeError(`${deliveries.length} deliveries for a pull of ${max}`);
+  return deliveries;
+}
+
+function contentOf(items: readonly Item[]): string {
+  return `[${items.map(({ text }) => text).join()}]`;
+}
+
 /** Returns a message as an item of a batch. */
 function item(message: NewMessage): Item {
   return new Item(bodyOf(message));
@@ -571,17 +449,4 @@ function bodyOf({ payload, ...options }: NewMessage): Body & { id?: string } {
   if (payload === undefined) throw new TypeError("payload: undefined is not JSON; send null, a text or bytes");
   type("application/json");
   return { ...body, payload };
-}
-
-/** Returns a body with its payload as bytes, if it has one. */
-function withPayload(body: Body): Body {
-  const { payload: _, payload_base64: __, ...rest } = body;
-  const payload = payloadOf(body);
-  return payload === undefined ? rest : { ...rest, payload };
-}
-
-/** Returns the payload of a body. */
-function payloadOf({ payload, payload_base64: base64 }: Body): Uint8Array | undefined {
-  if (typeof base64 === "string") return fromBase64(base64);
-  return typeof payload === "string" ? encoder.encode(payload) : undefined;
 }

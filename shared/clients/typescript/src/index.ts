@@ -1,10 +1,12 @@
 /** A client for Lisa, a delayed message queue on Redis Streams. */
 
-export { Lisa, Delivery } from "./client.js";
+export { Lisa } from "./client.js";
+export { Delivery } from "./delivery.js";
 export type {
-  Cancelled, CancelledKey, Ended, FailedAttempt, GarbageReason, GroupState, LisaOptions, ListedMessage, ListOptions, Message, MessagePage, NewMessage, PullOptions,
+  Cancelled, CancelledKey, FailedAttempt, GarbageReason, GroupState, LisaOptions, ListedMessage, ListOptions, Message, MessagePage, NewMessage,
   RescheduledKey, Requeued, SendOptions, Sent,
 } from "./client.js";
+export type { Ended, PullOptions } from "./delivery.js";
 export type { Outcome } from "./outcome.js";
 export type { Handler, WorkOptions } from "./work.js";
 export { LisaError, Problem, TransportError } from "./errors.js";

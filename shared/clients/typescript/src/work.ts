@@ -1,6 +1,7 @@
 /** The worker: pulls, runs handlers, extends their leases and settles. */
 
-import type { Delivery, Lisa } from "./client.js";
+import { type Attempt, Batcher, Item } from "./batch.js";
+import type { Delivery, DeliveryCalls, Ended, PullOptions } from "./delivery.js";
 import { LisaError, Problem } from "./errors.js";
 import { type Outcome, settleItem } from "./outcome.js";
 import { type Duration, endOfTurn, milliseconds, pause } from "./time.js";
@@ -8,6 +9,8 @@ import { type Duration, endOfTurn, milliseconds, pause } from "./time.js";
 /** The most messages of a pull, and the most pulls in flight. */
 const MAX_PULL = 200;
 const MAX_PULLS = 2;
+/** The messages that are worth a pull of their own: one request for 50 costs less than two for 25. */
+const FEW = 50;
 /** The time after a stop for which outcomes are repeated, in milliseconds. */
 const GRACE = 30_000;
 
@@ -26,14 +29,31 @@ export interface WorkOptions {
 
 export type Handler = (delivery: Delivery) => Promise<Outcome | void> | Outcome | void;
 
+/** The requests of a worker, each of which is sent once. */
+export interface WorkerCalls {
+  pull(options: PullOptions, of: DeliveryCalls): Promise<Delivery[]>;
+  settle: Attempt<Ended>;
+  /** Settles, and then pulls what is ready now. */
+  settleAndPull(items: readonly Item[], options: PullOptions, of: DeliveryCalls): Promise<SettledAndPulled>;
+  extend: DeliveryCalls["extend"];
+  /** The most tries of a settlement. */
+  tries: number;
+}
+
+/** One result for each settled item, in order, and the deliveries that were pulled. */
+export interface SettledAndPulled {
+  results: (Ended | LisaError)[];
+  deliveries: Delivery[];
+}
+
 /** Handles messages until the signal is aborted. */
-export async function runWorker(lisa: Lisa, topic: string, handler: Handler, options: WorkOptions): Promise<void> {
+export async function runWorker(calls: WorkerCalls, topic: string, handler: Handler, options: WorkOptions): Promise<void> {
   const { group = "default", concurrency = 1, lease = 60_000, consumer, log = warn } = options;
   check(topic, handler, { ...options, group, concurrency, lease, log });
   const failed = new AbortController();
   const signal = options.signal ? AbortSignal.any([options.signal, failed.signal]) : failed.signal;
   const pull = { group, lease, signal, ...(consumer === undefined ? {} : { consumer }) };
-  await new Worker(handler, concurrency, lease, log).run(signal, (max) => lisa.pull(topic, { ...pull, max }), failed);
+  await new Worker(calls, pull, handler, concurrency, lease, log).run(failed);
   if (failed.signal.aborted) throw failed.signal.reason;
 }
 
@@ -64,35 +84,47 @@ interface Running {
 
 /**
  * Pulls as many messages as there are free handlers. Handlers end in any order, and their outcomes are sent in batches while the
- * next messages are pulled and handled: up to `concurrency` outcomes may be in flight.
+ * next messages are pulled and handled: up to `concurrency` outcomes may be in flight. While messages are ready, a batch of outcomes
+ * is also a pull.
  */
 class Worker {
+  readonly #calls: WorkerCalls;
+  readonly #pullOptions: PullOptions & { signal: AbortSignal };
   readonly #handler: Handler;
   readonly #concurrency: number;
   readonly #lease: Duration;
   readonly #log: NonNullable<WorkOptions["log"]>;
+  /** The calls of its deliveries. */
+  readonly #ofDeliveries: DeliveryCalls;
   readonly #running = new Set<Running>();
   /** The messages that pulls in flight ask for. */
   #requested = 0;
   #pulls = 0;
+  /** The outcomes that are not settled yet, and those of them in a request. */
   #settling = 0;
+  #sending = 0;
   #failures = 0;
+  /** True if the last pull found so many messages that more are probably ready. */
+  #areReady = false;
   #repeatUntil = Infinity;
   #changed: () => void = () => {};
 
-  constructor(handler: Handler, concurrency: number, lease: Duration, log: NonNullable<WorkOptions["log"]>) {
-    [this.#handler, this.#concurrency, this.#lease, this.#log] = [handler, concurrency, lease, log];
+  constructor(calls: WorkerCalls, pull: PullOptions & { signal: AbortSignal }, handler: Handler, concurrency: number, lease: Duration, log: NonNullable<WorkOptions["log"]>) {
+    [this.#calls, this.#pullOptions, this.#handler, this.#concurrency, this.#lease, this.#log] = [calls, pull, handler, concurrency, lease, log];
+    const settles = new Batcher<Ended>((items) => this.#send(items), calls.tries);
+    this.#ofDeliveries = { settle: (token, outcome) => settles.add(new Item(settleItem(token, outcome))), extend: calls.extend };
   }
 
-  async run(signal: AbortSignal, pull: (max: number) => Promise<Delivery[]>, failed: AbortController): Promise<void> {
+  async run(failed: AbortController): Promise<void> {
+    const { signal } = this.#pullOptions;
     const lease = milliseconds("lease", this.#lease);
     const extending = setInterval(() => this.#extendThoseDue(lease / 3), Math.max(10, lease / 6));
     const stop = () => this.#changed();
     signal.addEventListener("abort", stop);
     try {
       while (!signal.aborted) {
-        const max = this.#wanted();
-        if (max > 0) void this.#pull(max, pull, signal).catch((error: unknown) => failed.abort(error));
+        const max = this.#wanted(this.#settling);
+        if (max > 0) void this.#pull(max).catch((error: unknown) => failed.abort(error));
         else await this.#change();
       }
       this.#repeatUntil = Date.now() + GRACE;
@@ -104,15 +136,15 @@ class Worker {
   }
 
   /**
-   * Returns the number of messages to pull now: for half of the free handlers, so that the gateway can fill a second pull while
-   * the messages of the first are handled. The second is only for at least half of all handlers: otherwise, the first one will
-   * return soon.
+   * Returns the number of messages to pull now, while this many outcomes are on their way: for half of the free handlers, so that
+   * the gateway can fill a second pull while the messages of the first are handled, but not for few. The second is only for at
+   * least half of all handlers: otherwise, the first one will return soon.
    */
-  #wanted(): number {
+  #wanted(outcomes: number): number {
     const free = this.#concurrency - this.#running.size - this.#requested;
     const isSecond = this.#pulls > 0;
-    if (this.#pulls === MAX_PULLS || this.#settling >= this.#concurrency || (isSecond && free * 2 < this.#concurrency)) return 0;
-    return Math.min(isSecond ? free : Math.ceil(free / 2), MAX_PULL);
+    if (this.#pulls === MAX_PULLS || outcomes >= this.#concurrency || (isSecond && free * 2 < this.#concurrency)) return 0;
+    return Math.min(isSecond ? free : Math.max(Math.ceil(free / 2), FEW), free, MAX_PULL);
   }
 
   /** Waits until something ends. All that ends in the same turn of the event loop counts as one change. */
@@ -121,23 +153,56 @@ class Worker {
     await endOfTurn();
   }
 
-  async #pull(max: number, pull: (max: number) => Promise<Delivery[]>, signal: AbortSignal): Promise<void> {
+  async #pull(max: number): Promise<void> {
+    await this.#counted(max, async () => {
+      try {
+        const deliveries = await this.#calls.pull({ ...this.#pullOptions, max }, this.#ofDeliveries);
+        this.#failures = 0;
+        return { deliveries };
+      } catch (error) {
+        const { signal } = this.#pullOptions;
+        if (!signal.aborted) {
+          if (!(error instanceof LisaError) || !error.retryable) throw error;
+          this.#log("cannot pull; retrying", error);
+          await pause(++this.#failures, error.retryAfter, signal);
+        }
+        return { deliveries: [] };
+      }
+    });
+  }
+
+  /** Sends outcomes. While messages are ready, pulls in the same request. */
+  async #send(items: readonly Item[]): Promise<(Ended | LisaError)[] | LisaError> {
+    const max = this.#areReady && !this.#pullOptions.signal.aborted ? this.#wanted(this.#sending) : 0;
+    this.#sending += items.length;
+    try {
+      if (max === 0) return await this.#calls.settle(items);
+      const { results } = await this.#counted(max, async () => {
+        try {
+          return await this.#calls.settleAndPull(items, { ...this.#pullOptions, max }, this.#ofDeliveries);
+        } catch (error) {
+          if (!(error instanceof LisaError)) throw error;
+          // The next pull shows what is wrong with pulls. It says nothing about the outcomes.
+          return { results: error.retryable ? error : await this.#calls.settle(items), deliveries: [] };
+        }
+      });
+      return results;
+    } finally {
+      this.#sending -= items.length;
+    }
+  }
+
+  /** Counts a pull while it is in flight, and handles what it returns. */
+  async #counted<T extends { deliveries: Delivery[] }>(max: number, pull: () => Promise<T>): Promise<T> {
     this.#pulls += 1;
     this.#requested += max;
-    let left = max;
     try {
-      const pulled = await pull(max);
-      this.#failures = 0;
-      this.#requested -= left;
-      left = 0;
-      for (const delivery of pulled) void this.#handle(delivery);
-    } catch (error) {
-      if (signal.aborted) return;
-      if (!(error instanceof LisaError) || !error.retryable) throw error;
-      this.#log("cannot pull; retrying", error);
-      await pause(++this.#failures, error.retryAfter, signal);
+      const pulled = await pull();
+      this.#areReady = pulled.deliveries.length * 2 >= max;
+      for (const delivery of pulled.deliveries) void this.#handle(delivery);
+      return pulled;
     } finally {
-      this.#requested -= left;
+      this.#requested -= max;
       this.#pulls -= 1;
       this.#changed();
     }

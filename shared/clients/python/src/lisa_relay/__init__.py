@@ -1,6 +1,7 @@
 """Client for Lisa, a delayed message queue on Redis Streams: send, change, pull and verify webhooks."""
 
-from ._client import AsyncDelivery, AsyncLisa, Delivery, Lisa
+from ._client import AsyncLisa, Lisa
+from ._delivery import AsyncDelivery, Delivery
 from ._errors import (
     Conflict,
     FieldError,

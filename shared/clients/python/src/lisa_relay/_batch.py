@@ -11,7 +11,8 @@ from threading import Event, Lock
 from typing import Callable, Generic, TypeVar
 
 from ._errors import LisaError
-from ._flows import Answer, Item, conclude, fitting
+from ._flows import Answer, Item, conclude, fitting, note_settled, settle_item
+from ._types import DeliveryFields, Ended, Outcome
 
 T = TypeVar("T")
 
@@ -33,6 +34,11 @@ class AsyncBatcher(Generic[T]):
     def is_idle(self) -> bool:
         """True if nothing waits or is in flight."""
         return not self._waiting and not self._tasks
+
+    @property
+    def is_about_to_send(self) -> bool:
+        """True if the code that runs next sends what waits."""
+        return bool(self._waiting) and self._in_flight < MAX_IN_FLIGHT
 
     async def add(self, item: Item) -> T:
         """Sends an item. Raises its error."""
@@ -61,14 +67,17 @@ class AsyncBatcher(Generic[T]):
             calls = [(item, future) for item, future in calls if not future.done()]
             if calls:
                 self._in_flight += 1
-                task = asyncio.create_task(self._send(calls))
+                attempt = self._attempt([item for item, _ in calls])
+                task = asyncio.create_task(self._send(calls, attempt))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, calls: list[tuple[Item, asyncio.Future[T | LisaError]]]) -> None:
+    async def _send(
+        self, calls: list[tuple[Item, asyncio.Future[T | LisaError]]], attempt: Awaitable[Answer[T]]
+    ) -> None:
         try:
             try:
-                answer = await self._attempt([item for item, _ in calls])
+                answer = await attempt
             finally:
                 self._in_flight -= 1
                 if self._waiting:
@@ -91,6 +100,17 @@ class AsyncBatcher(Generic[T]):
             for _, future in calls:
                 future.cancel()
             raise
+
+
+async def settle_by(settles: AsyncBatcher[Ended], delivery: DeliveryFields | str, outcome: Outcome) -> Ended:
+    """Settles a delivery by a batcher, and remembers that it is settled."""
+    try:
+        ended = await settles.add(settle_item((delivery, outcome)))
+    except LisaError as error:
+        note_settled(delivery, error)
+        raise
+    note_settled(delivery, ended)
+    return ended
 
 
 @dataclass(eq=False)

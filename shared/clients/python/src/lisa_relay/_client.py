@@ -1,4 +1,4 @@
-"""The clients `Lisa` and `AsyncLisa`, which have the same methods, and the deliveries that they pull."""
+"""The clients `Lisa` and `AsyncLisa`, which have the same methods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Awaitable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -19,14 +18,13 @@ import httpx
 
 from . import _flows as flows
 from . import _types as types
-from ._batch import AsyncBatcher, ThreadBatcher
+from ._batch import AsyncBatcher, ThreadBatcher, settle_by
+from ._delivery import AsyncCalls, AsyncDelivery, Calls, Delivery
 from ._errors import LisaError, TransportError
 from ._http import Body, open_async_client, open_client, time_limit, translated
 from ._types import (
-    Ack,
     Cancelled,
     CancelledKey,
-    Defer,
     DeliveryFields,
     Duration,
     Ended,
@@ -37,14 +35,12 @@ from ._types import (
     NewMessage,
     Outcome,
     Payload,
-    Reject,
     Requeued,
     RescheduledKey,
-    Retry,
     SendOptions,
     Sent,
 )
-from ._work import Event, Worker, check_arguments
+from ._work import Event, Worker, WorkerCalls, check_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -173,7 +169,13 @@ class _Client:
         return (yield from flows.exchange(request, self._tries, types.reader(Sent)))
 
     def _pull(
-        self, kind: type[T], topic: str, group: str, options: dict[str, Any], wait: Duration
+        self,
+        kind: type[T],
+        topic: str,
+        group: str,
+        options: dict[str, Any],
+        wait: Duration,
+        calls: Calls | AsyncCalls,
     ) -> flows.Flow[list[T]]:
         where = flows.path("topics", topic, "groups", group, "pull")
         # The server waits at most 30 s.
@@ -181,13 +183,7 @@ class _Client:
         body = types.given({**options, "wait": wait})
         request = flows.with_json("POST", where, body, "gateway", longest)
         request.limit = flows.MAX_PAYLOADS
-
-        def read(body: Any) -> list[T]:
-            if len(body["deliveries"]) > options["max"]:
-                # A worker would run too many handlers.
-                raise ValueError(f"{len(body['deliveries'])} deliveries for a pull of {options['max']}")
-            return [types.read_delivery(kind, one, topic=topic, group=group, _lisa=self) for one in body["deliveries"]]
-
+        read = flows.reader_of_deliveries(kind, options["max"], topic=topic, group=group, _calls=calls)
         # A repeated pull could leave the messages of the first one to their lease: the caller decides.
         return (yield from flows.exchange(request, 1, read))
 
@@ -315,7 +311,7 @@ class Lisa(_Client):
         A failed pull is not repeated.
         """
         options = {"max": max, "lease": lease, "consumer": consumer}
-        return self._run(self._pull(Delivery, topic, group, options, wait))
+        return self._run(self._pull(Delivery, topic, group, options, wait, self))
 
     def settle(self, delivery: DeliveryFields | str, outcome: Outcome) -> Ended:
         """Settles a delivery, or the delivery with this token. Raises `Stale` if its lease was lost."""
@@ -368,7 +364,7 @@ class Lisa(_Client):
             threads = ThreadPoolExecutor(concurrency, thread_name_prefix=f"lisa-{topic}")
 
             async def handle(delivery: AsyncDelivery) -> Outcome | None:
-                same = Delivery(**{**vars(delivery), "_lisa": self})
+                same = Delivery(**{**vars(delivery), "_calls": self})
                 return await loop.run_in_executor(threads, run, same)
 
             options = {
@@ -529,17 +525,11 @@ class AsyncLisa(_Client):
         A failed pull is not repeated.
         """
         options = {"max": max, "lease": lease, "consumer": consumer}
-        return await self._run(self._pull(AsyncDelivery, topic, group, options, wait))
+        return await self._run(self._pull(AsyncDelivery, topic, group, options, wait, self))
 
     async def settle(self, delivery: DeliveryFields | str, outcome: Outcome) -> Ended:
         """Settles a delivery, or the delivery with this token. Raises `Stale` if its lease was lost."""
-        try:
-            ended = await self._settles.add(flows.settle_item((delivery, outcome)))
-        except LisaError as error:
-            flows.note_settled(delivery, error)
-            raise
-        flows.note_settled(delivery, ended)
-        return ended
+        return await settle_by(self._settles, delivery, outcome)
 
     async def extend(self, delivery: DeliveryFields | str, lease: Duration | None = None) -> Ended:
         """Replaces the lease of a delivery with a new one that starts now. Raises `Stale` if it was lost."""
@@ -571,10 +561,22 @@ class AsyncLisa(_Client):
         """
         check_arguments(topic, handler, group, concurrency, lease, wait, consumer, stop, in_threads=False)
 
-        async def pull(free: int) -> list[AsyncDelivery]:
-            return await self.pull(topic, group, max=free, wait=wait, lease=lease, consumer=consumer)
+        options = {"lease": lease, "consumer": consumer}
 
-        await Worker(self, pull, handler, concurrency, lease).run(stop)
+        async def pull(count: int, calls: AsyncCalls) -> list[AsyncDelivery]:
+            return await self._run(self._pull(AsyncDelivery, topic, group, {**options, "max": count}, wait, calls))
+
+        async def settle(items: list[flows.Item]) -> flows.Answer[Ended]:
+            return await self._run(flows.attempt(flows.SETTLE, items, Ended, "gateway"))
+
+        async def settle_and_pull(
+            items: list[flows.Item], count: int, calls: AsyncCalls
+        ) -> flows.SettledAndPulled[AsyncDelivery] | LisaError:
+            read = flows.reader_of_deliveries(AsyncDelivery, count, topic=topic, group=group, _calls=calls)
+            return await self._run(flows.settle_and_pull(topic, group, {**options, "max": count}, items, read))
+
+        calls = WorkerCalls(pull, settle, settle_and_pull, self.extend, self._tries)
+        await Worker(calls, handler, concurrency, lease, stop).run()
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -585,60 +587,6 @@ class AsyncLisa(_Client):
 
     async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         await self.close()
-
-
-@dataclass
-class Delivery(DeliveryFields):
-    """A delivery that was pulled, with a lease."""
-
-    _lisa: Lisa = field(default=cast(Lisa, None), repr=False)
-
-    def ack(self) -> Ended:
-        """Acknowledges it: the work is done."""
-        return self._lisa.settle(self, Ack())
-
-    def retry(self, after: Duration | None = None, error: str | None = None) -> Ended:
-        """Reports a failed attempt."""
-        return self._lisa.settle(self, Retry(after, error))
-
-    def defer(self, after: Duration | None = None, until: Instant | None = None) -> Ended:
-        """Delivers it later, without counting an attempt."""
-        return self._lisa.settle(self, Defer(after, until))
-
-    def reject(self, error: str | None = None) -> Ended:
-        """Moves it to garbage (dead letters)."""
-        return self._lisa.settle(self, Reject(error))
-
-    def extend(self, lease: Duration | None = None) -> Ended:
-        """Replaces its lease with a new one that starts now."""
-        return self._lisa.extend(self, lease)
-
-
-@dataclass
-class AsyncDelivery(DeliveryFields):
-    """A delivery that was pulled, with a lease, for asyncio."""
-
-    _lisa: AsyncLisa = field(default=cast(AsyncLisa, None), repr=False)
-
-    async def ack(self) -> Ended:
-        """Acknowledges it: the work is done."""
-        return await self._lisa.settle(self, Ack())
-
-    async def retry(self, after: Duration | None = None, error: str | None = None) -> Ended:
-        """Reports a failed attempt."""
-        return await self._lisa.settle(self, Retry(after, error))
-
-    async def defer(self, after: Duration | None = None, until: Instant | None = None) -> Ended:
-        """Delivers it later, without counting an attempt."""
-        return await self._lisa.settle(self, Defer(after, until))
-
-    async def reject(self, error: str | None = None) -> Ended:
-        """Moves it to garbage (dead letters)."""
-        return await self._lisa.settle(self, Reject(error))
-
-    async def extend(self, lease: Duration | None = None) -> Ended:
-        """Replaces its lease with a new one that starts now."""
-        return await self._lisa.extend(self, lease)
 
 
 def _is_token(text: str) -> bool:

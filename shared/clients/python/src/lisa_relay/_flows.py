@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Literal, TypeVar, Union
+from typing import Any, Callable, Generic, Literal, TypeVar, Union
 from urllib.parse import quote, urlencode
 
 from . import _types as types
@@ -57,7 +57,7 @@ Flow = Generator[Union[Request, float], Union[Reply, TransportError, None], T]
 
 def with_json(method: str, path: str, body: Any, to: Listener = "producer", wait: float = 0) -> Request:
     """Returns a request whose body is JSON."""
-    content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    content = _ENCODER.encode(body).encode()
     return Request(method, path, {"content-type": b"application/json"}, content, to, wait)
 
 
@@ -79,12 +79,15 @@ Answer = Union["list[T | LisaError]", LisaError]
 """The results of the items of a request, or its error if it failed as a whole."""
 
 
+# NaN is not JSON, and would fail the other items of a request.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 class Item:
     """An item of a batch, with what its tries have shown."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
-        # NaN is not JSON, and would fail the other items of the request.
-        self.json = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        self.json = _ENCODER.encode(body).encode()
         self.failures = 0
         self._id = body.get("id")
         self._in_doubt = False
@@ -123,9 +126,51 @@ def conclude(items: Sequence[Item], answer: Answer[T], tries: int) -> tuple[list
 
 def attempt(where: str, items: Sequence[Item], kind: type[T], to: Listener) -> Flow[Answer[T]]:
     """Sends items in one request, once."""
+    return read_answer((yield items_request(where, items, to)), partial(results_of, kind, len(items)))
+
+
+def items_request(where: str, items: Sequence[Item], to: Listener) -> Request:
+    """Returns a request whose body is an array of items."""
     body = b"[" + b",".join(item.json for item in items) + b"]"
-    request = Request("POST", where, {"content-type": b"application/json"}, body, to)
-    return read_answer((yield request), partial(results_of, kind, len(items)))
+    return Request("POST", where, {"content-type": b"application/json"}, body, to)
+
+
+@dataclass
+class SettledAndPulled(Generic[T]):
+    """The results of settled items, in order, and the deliveries that were pulled after them."""
+
+    results: list[types.Ended | LisaError]
+    deliveries: list[T]
+
+
+def settle_and_pull(
+    topic: str,
+    group: str,
+    options: Mapping[str, Any],
+    items: Sequence[Item],
+    read: Callable[[Any], list[T]],
+) -> Flow[SettledAndPulled[T] | LisaError]:
+    """Settles items and pulls what is ready now, in one request, once."""
+    where = f"{path('topics', topic, 'groups', group, 'settle-and-pull')}?{urlencode(types.given(options))}"
+    request = items_request(where, items, "gateway")
+    request.limit = MAX_PAYLOADS
+
+    def read_both(body: Any) -> SettledAndPulled[T]:
+        return SettledAndPulled(results_of(types.Ended, len(items), body["results"]), read(body))
+
+    return read_answer((yield request), read_both)
+
+
+def reader_of_deliveries(kind: type[T], most: int, **fields: Any) -> Callable[[Any], list[T]]:
+    """Returns a function that reads the deliveries of a pull."""
+
+    def read(body: Any) -> list[T]:
+        if len(body["deliveries"]) > most:
+            # A worker would run too many handlers.
+            raise ValueError(f"{len(body['deliveries'])} deliveries for a pull of {most}")
+        return [types.read_delivery(kind, one, **fields) for one in body["deliveries"]]
+
+    return read
 
 
 def in_order(where: str, items: Iterable[Item], kind: type[T], to: Listener, tries: int) -> Flow[list[T | LisaError]]:

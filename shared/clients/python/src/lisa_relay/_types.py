@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from typing import Any, Callable, TypedDict, TypeVar, Union
 
 T = TypeVar("T")
@@ -437,13 +438,22 @@ def reader(kind: type[T]) -> Callable[[Any], T]:
     return lambda body: read(kind, body)
 
 
+@cache
+def _json_types(kind: Any) -> dict[str, tuple[type, ...] | None]:
+    """Returns the fields of a class, each with the types that it may have in JSON, or None if they are not checked."""
+    return {one.name: JSON_TYPES.get(str(one.type).partition("[")[0]) for one in fields(kind)}
+
+
 def read(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
     """Reads a value from JSON. Fields that a later version of Lisa adds are ignored."""
-    types = {one.name: str(one.type).partition("[")[0] for one in fields(kind)}  # type: ignore[arg-type]
-    values = {name: value for name, value in body.items() if name in types}
-    for name, value in values.items():
-        if type(value) not in JSON_TYPES.get(types[name], (type(value),)):
-            raise TypeError(f"{name}: is not of the type {types[name]}")
+    types = _json_types(kind)  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for name, value in body.items():
+        if name in types:
+            allowed = types[name]
+            if allowed is not None and type(value) not in allowed:
+                raise TypeError(f"{name}: is not of the type {' or '.join(one.__name__ for one in allowed)}")
+            values[name] = value
     for name in ("at", "due_at", "expires_at", "garbage_at", "lease_until"):
         if values.get(name) is not None:
             values[name] = datetime.fromisoformat(values[name].replace("Z", "+00:00")).astimezone(timezone.utc)

@@ -13,22 +13,24 @@ import traceback
 from collections.abc import Awaitable, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union, cast
+from functools import partial
+from typing import Any, Callable, Optional, Union, cast
 
+from ._batch import AsyncBatcher, settle_by
+from ._delivery import AsyncCalls, AsyncDelivery
 from ._errors import Invalid, LisaError, Stale
-from ._types import Ack, Defer, Duration, Outcome, Reject, Retry, outcome_body, seconds
-
-if TYPE_CHECKING:
-    from ._client import AsyncDelivery, AsyncLisa
+from ._flows import Answer, Item, SettledAndPulled
+from ._types import Ack, Defer, DeliveryFields, Duration, Ended, Outcome, Reject, Retry, outcome_body, seconds
 
 Event = Union[threading.Event, asyncio.Event]
-Handler = Callable[["AsyncDelivery"], Awaitable[Optional[Outcome]]]
-Pull = Callable[[int], Awaitable["list[AsyncDelivery]"]]
+Handler = Callable[[AsyncDelivery], Awaitable[Optional[Outcome]]]
 
 log = logging.getLogger("lisa_relay")
 
 MAX_PULL = 200
 MAX_PULLS = 2
+# The messages that are worth a pull of their own: one request for 50 costs less than two for 25.
+FEW = 50
 AFTER_OUTAGE = 1.0
 LOOK_EVERY = 0.1
 # The time after a stop for which outcomes are repeated.
@@ -79,6 +81,18 @@ def _is_async(handler: Any) -> bool:
     return inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(type(plain).__call__)
 
 
+@dataclass(frozen=True)
+class WorkerCalls:
+    """The requests of a worker, each of which is sent once."""
+
+    pull: Callable[[int, AsyncCalls], Awaitable[list[AsyncDelivery]]]
+    settle: Callable[[list[Item]], Awaitable[Answer[Ended]]]
+    settle_and_pull: Callable[[list[Item], int, AsyncCalls], Awaitable[SettledAndPulled[AsyncDelivery] | LisaError]]
+    extend: Callable[[DeliveryFields | str, Duration | None], Awaitable[Ended]]
+    # The most tries of a settlement.
+    tries: int
+
+
 @dataclass(eq=False)
 class _Running:
     """A delivery whose handler runs."""
@@ -94,36 +108,47 @@ class Worker:
     """Pulls as many messages as there are free handlers.
 
     Sends outcomes in batches while the next messages are pulled and handled: up to `concurrency` outcomes may be in
-    flight.
+    flight. While messages are ready, a batch of outcomes is also a pull. The worker has the calls of its deliveries.
     """
 
-    def __init__(self, lisa: AsyncLisa, pull: Pull, handler: Handler, concurrency: int, lease: Duration) -> None:
-        self._lisa, self._pull, self._handler, self._concurrency, self._lease = lisa, pull, handler, concurrency, lease
+    def __init__(
+        self, calls: WorkerCalls, handler: Handler, concurrency: int, lease: Duration, stop: Event | None
+    ) -> None:
+        self._calls, self._handler, self._concurrency, self._lease = calls, handler, concurrency, lease
+        self._stop, self._stopping = stop, asyncio.Event()
+        self._settles = AsyncBatcher(self._send, calls.tries)
         self._running: set[_Running] = set()
         # asyncio itself keeps only weak references to tasks.
-        self._tasks: set[asyncio.Task[None]] = set()
-        # The messages that each pull asks for.
-        self._pulls: dict[asyncio.Task[None], int] = {}
-        self._settling = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        # The pulls that a stop ends.
+        self._waiting: set[asyncio.Task[None]] = set()
+        # All pulls, and the messages that they ask for.
+        self._pulls = self._requested = 0
+        # The outcomes that are not settled yet, and those of them in a request.
+        self._settling = self._sending = 0
+        # True if the last pull found so many messages that more are probably ready.
+        self._are_ready = False
         self._is_cancelled = False
         self._repeat_until = math.inf
         self._failure: Exception | None = None
         self._changed = asyncio.Event()
 
-    async def run(self, stop: Event | None) -> None:
+    async def run(self) -> None:
         """Handles messages until a stop."""
-        stopping = asyncio.Event()
-        stopped = asyncio.ensure_future(_stopped(stopping, stop))
+        stopped = asyncio.ensure_future(self._stopped())
         stopped.add_done_callback(lambda _: self._changed.set())
         extending = asyncio.ensure_future(self._extend_leases())
         try:
-            with _signals(stopping):
-                while not stopped.done() and self._failure is None:
-                    wanted = self._wanted()
+            with _signals(self._stopping):
+                while not self._is_stopping and self._failure is None:
+                    # Outcomes that are sent now are also a pull.
+                    are_next = self._are_ready and self._settles.is_about_to_send
+                    wanted = 0 if are_next else self._wanted(self._settling)
                     if wanted:
-                        pulling = asyncio.create_task(self._pull_once(wanted, stopped))
-                        self._pulls[pulling] = wanted
-                        pulling.add_done_callback(self._pulled)
+                        self._begin_pull(wanted)
+                        pulling = asyncio.create_task(self._pull(wanted, stopped))
+                        self._waiting.add(pulling)
+                        pulling.add_done_callback(partial(self._pulled, wanted))
                     else:
                         await self._change()
                 await self._end()
@@ -140,18 +165,36 @@ class Worker:
         if self._failure is not None:
             raise self._failure
 
-    def _wanted(self) -> int:
-        """Returns the number of messages to pull now.
+    async def settle(self, delivery: DeliveryFields | str, outcome: Outcome) -> Ended:
+        """Settles a delivery."""
+        return await settle_by(self._settles, delivery, outcome)
+
+    async def extend(self, delivery: DeliveryFields | str, lease: Duration | None = None) -> Ended:
+        """Replaces the lease of a delivery."""
+        return await self._calls.extend(delivery, lease)
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stopping.is_set() or (self._stop is not None and self._stop.is_set())
+
+    async def _stopped(self) -> None:
+        """Waits until a stop. A thread may set the event of the application, so it is polled."""
+        while not self._is_stopping:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), LOOK_EVERY)
+
+    def _wanted(self, outcomes: int) -> int:
+        """Returns the number of messages to pull now, while this many outcomes are on their way.
 
         The first pull is for half of the free handlers, so that the gateway can fill a second one while the messages of
-        the first are handled. The second is only for at least half of all handlers: otherwise, the first one will
-        return soon.
+        the first are handled, but not for few. The second is only for at least half of all handlers: otherwise, the
+        first one will return soon.
         """
-        free = self._concurrency - len(self._running) - sum(self._pulls.values())
-        if len(self._pulls) == MAX_PULLS or self._settling >= self._concurrency:
+        free = self._concurrency - len(self._running) - self._requested
+        if self._pulls == MAX_PULLS or outcomes >= self._concurrency:
             return 0
         if not self._pulls:
-            return min((free + 1) // 2, MAX_PULL)
+            return min(max((free + 1) // 2, FEW), free, MAX_PULL)
         return min(free, MAX_PULL) if free * 2 >= self._concurrency else 0
 
     async def _change(self) -> None:
@@ -162,33 +205,80 @@ class Worker:
 
     async def _end(self) -> None:
         """Ends the pulls, and waits for all handlers and outcomes."""
+        self._stopping.set()
         self._repeat_until = asyncio.get_running_loop().time() + GRACE
-        for pulling in self._pulls:
+        for pulling in self._waiting:
             # The gateway hands a message back if the connection closes before its answer.
             pulling.cancel()
-        while self._pulls or self._tasks:
-            await asyncio.wait({*self._pulls, *self._tasks})
+        while self._waiting or self._tasks:
+            await asyncio.wait({*self._waiting, *self._tasks})
 
-    async def _pull_once(self, count: int, stopped: asyncio.Future[None]) -> None:
+    async def _pull(self, count: int, stopped: asyncio.Future[None]) -> None:
         try:
-            deliveries = await self._pull(count)
+            deliveries = await self._calls.pull(count, self)
         except LisaError as error:
             if not error.retryable:
                 raise
             log.warning("cannot pull; retrying: %s", error)
+            self._are_ready = False
             await asyncio.wait({stopped}, timeout=AFTER_OUTAGE)
             return
+        self._handle_all(deliveries, count)
+
+    def _pulled(self, count: int, pulling: asyncio.Task[None]) -> None:
+        self._waiting.discard(pulling)
+        self._end_pull(count)
+        if not pulling.cancelled() and isinstance(error := pulling.exception(), Exception):
+            self._failure = self._failure or error
+
+    def _send(self, items: list[Item]) -> Awaitable[Answer[Ended]]:
+        """Sends outcomes. While messages are ready, pulls in the same request."""
+        count = self._wanted(self._sending) if self._are_ready and not self._is_stopping else 0
+        self._sending += len(items)
+        if count:
+            self._begin_pull(count)
+        self._changed.set()
+        return self._sent(items, count)
+
+    async def _sent(self, items: list[Item], count: int) -> Answer[Ended]:
+        try:
+            return await (self._send_and_pull(items, count) if count else self._calls.settle(items))
+        finally:
+            self._sending -= len(items)
+
+    async def _send_and_pull(self, items: list[Item], count: int) -> Answer[Ended]:
+        sending = cast("asyncio.Task[Any]", asyncio.current_task())
+        # The end of the worker waits for it.
+        self._tasks.add(sending)
+        try:
+            answer = await self._calls.settle_and_pull(items, count, self)
+            if isinstance(answer, SettledAndPulled):
+                self._handle_all(answer.deliveries, count)
+                return answer.results
+            self._are_ready = False
+            # The next pull shows what is wrong with pulls. It says nothing about the outcomes.
+            return answer if answer.retryable else await self._calls.settle(items)
+        finally:
+            self._end_pull(count)
+            self._tasks.discard(sending)
+
+    def _begin_pull(self, count: int) -> None:
+        self._pulls += 1
+        self._requested += count
+
+    def _end_pull(self, count: int) -> None:
+        self._pulls -= 1
+        self._requested -= count
+        self._changed.set()
+
+    def _handle_all(self, deliveries: list[AsyncDelivery], count: int) -> None:
+        """Handles the messages of a pull of this many."""
+        self._are_ready = len(deliveries) * 2 >= count
         now = asyncio.get_running_loop().time()
         for delivery in deliveries:
             running = _Running(delivery, now)
             self._running.add(running)
             running.handling = self._start(self._handle(running))
-
-    def _pulled(self, pulling: asyncio.Task[None]) -> None:
-        del self._pulls[pulling]
-        self._changed.set()
-        if not pulling.cancelled() and isinstance(error := pulling.exception(), Exception):
-            self._failure = self._failure or error
 
     def _start(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(call)
@@ -227,7 +317,7 @@ class Worker:
         is_wrong = False
         while True:
             try:
-                await self._lisa.settle(delivery, outcome)
+                await self.settle(delivery, outcome)
             except Stale as error:
                 if not error.maybe_settled:
                     log.warning("lease of %s was lost; another worker may have it", delivery.id)
@@ -290,13 +380,6 @@ def _checked(outcome: Outcome | None) -> Outcome:
         raise TypeError(f"the handler returned {outcome!r}; must be None, Ack, Retry, Defer or Reject")
     outcome_body(outcome)
     return outcome
-
-
-async def _stopped(stopping: asyncio.Event, stop: Event | None) -> None:
-    """Waits until one of the two is set. A thread may set `stop`, so it is polled."""
-    while not (stopping.is_set() or (stop is not None and stop.is_set())):
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(stopping.wait(), LOOK_EVERY)
 
 
 @contextlib.contextmanager

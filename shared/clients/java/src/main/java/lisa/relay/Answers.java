@@ -70,10 +70,16 @@ final class Answers {
     }
 
     /** Reads the deliveries of a pull. A worker has no handlers for more. */
-    static List<Delivery> deliveries(Lisa lisa, Object answer, int max) {
+    static List<Delivery> deliveries(Object answer, int max, Lisa lisa, Batcher<Ended> settles) {
         List<?> deliveries = list(object(answer), "deliveries");
         if (deliveries.size() > max) throw new IllegalArgumentException(deliveries.size() + " deliveries for a pull of " + max);
-        return deliveries.stream().map(one -> new Delivery(lisa, object(one))).toList();
+        return deliveries.stream().map(one -> new Delivery(lisa, settles, object(one))).toList();
+    }
+
+    /** Reads the answer of a settle-and-pull for a batch of {@code count} outcomes and up to {@code max} deliveries. */
+    static SettledAndPulled settledAndPulled(Object answer, int count, int max, Lisa lisa, Batcher<Ended> settles) {
+        List<Result<Ended>> results = results(list(object(answer), "results"), count, Answers::ended);
+        return new SettledAndPulled(results, deliveries(answer, max, lisa, settles));
     }
 
     /** Reads the results of a batch. */

@@ -22,7 +22,8 @@ final class Batcher<T> {
     private final int tries;
     private final Queue<Call<T>> waiting = new ArrayDeque<>();
     private int inFlight;
-    private boolean isScheduled;
+    /** True if items wait, and a thread is about to send them. */
+    private volatile boolean isScheduled;
 
     /** Sends items in one request, once. The future has a result for each, or the error of the whole request. */
     interface Attempt<T> {
@@ -44,14 +45,23 @@ final class Batcher<T> {
     }
 
     private synchronized void push(List<Call<T>> calls) {
-        // In another thread, so that what others add at this moment is sent together. If there is none, it throws.
-        if (!isScheduled) Threads.POOL.execute(this::flush);
-        isScheduled = true;
+        // If there is no thread, it throws.
+        if (!isScheduled && inFlight < MAX_IN_FLIGHT) {
+            Threads.POOL.execute(this::flush);
+            isScheduled = true;
+        }
         waiting.addAll(calls);
     }
 
     private void flush() {
+        // The code that runs now may add more.
+        Thread.yield();
         for (List<Call<T>> calls = take(); !calls.isEmpty(); calls = take()) send(calls);
+    }
+
+    /** Returns true if items wait, and a thread is about to send them. */
+    boolean isScheduled() {
+        return isScheduled;
     }
 
     /** Returns true if nothing waits or is in flight. */
@@ -60,8 +70,8 @@ final class Batcher<T> {
     }
 
     private synchronized List<Call<T>> take() {
-        isScheduled = false;
         if (waiting.isEmpty() || inFlight == MAX_IN_FLIGHT) return List.of();
+        isScheduled = false;
         int count = Item.fitting(waiting.stream().map(Call::item)::iterator);
         List<Call<T>> calls = Stream.generate(waiting::remove).limit(count).toList();
         inFlight++;
@@ -72,6 +82,7 @@ final class Batcher<T> {
         Values.begin(() -> attempt.send(calls.stream().map(Call::item).toList())).whenComplete((results, error) -> {
             synchronized (this) {
                 inFlight--;
+                isScheduled = !waiting.isEmpty();
             }
             flush();
             if (error == null) conclude(calls, results);

@@ -8,6 +8,7 @@ import java.util.concurrent.CompletableFuture;
 /** A message that was pulled, and its lease. Settle it before the lease ends; else the attempt has failed. */
 public final class Delivery {
     private final Lisa lisa;
+    private final Batcher<Ended> settles;
     private final String id;
     private final String token;
     private final int attempt;
@@ -20,8 +21,10 @@ public final class Delivery {
     private volatile Instant leaseUntil;
     private volatile boolean isSettled;
 
-    Delivery(Lisa lisa, Map<?, ?> body) {
+    /** Creates one that is settled by a batcher: that of its worker, or that of the client. */
+    Delivery(Lisa lisa, Batcher<Ended> settles, Map<?, ?> body) {
         this.lisa = lisa;
+        this.settles = settles;
         id = Answers.text(body, "id");
         token = Answers.text(body, "token");
         attempt = Answers.number(body, "attempt");
@@ -240,7 +243,7 @@ public final class Delivery {
     }
 
     CompletableFuture<Ended> settleAsync(Outcome outcome) {
-        return Values.after(Values.begin(() -> lisa.settleAsync(token, outcome)), (ended, error) -> {
+        return Values.after(Values.begin(() -> settles.add(Item.of(new Settlement(token, outcome)))), (ended, error) -> {
             if (ended != null || (error instanceof ProblemException problem && problem.isStale())) isSettled = true;
         });
     }

@@ -43,11 +43,12 @@ final class Http {
             return hasPayloads ? MAX_PAYLOADS : MAX_ANSWER;
         }
 
-        /** Says that there is no answer, without a token. */
-        String unanswered(Throwable error) {
+        /** Returns an error that says that there is no answer, without a token. */
+        TransportException unanswered(Throwable error) {
             URI uri = URI.create(url);
             int port = uri.getPort() >= 0 ? uri.getPort() : uri.getScheme().equalsIgnoreCase("https") ? 443 : 80;
-            return "no answer from " + uri.getHost() + ":" + port + " to " + method + " " + uri.getRawPath() + ": " + reason(error);
+            String text = "no answer from " + uri.getHost() + ":" + port + " to " + method + " " + uri.getRawPath() + ": " + reason(error);
+            return new TransportException(text, error);
         }
     }
 
@@ -56,6 +57,8 @@ final class Http {
         timeout = options.timeout();
         // A redirect would take the payload and the token to another address, and so would a proxy of the environment.
         HttpClient.Builder builder = HttpClient.newBuilder().proxy(HttpClient.Builder.NO_PROXY);
+        // The selector thread reads answers itself. It only collects their bytes, so it needs no other thread.
+        builder.executor(Runnable::run);
         options.http().accept(builder);
         client = builder.version(HttpClient.Version.HTTP_1_1).followRedirects(HttpClient.Redirect.NEVER).build();
     }
@@ -66,44 +69,35 @@ final class Http {
 
     /**
      * Sends a request once. The future has the value that {@code read} returns, or a LisaException. If {@code stop} completes
-     * first, the connection is closed. It is completed in any case. Throws nothing.
+     * first, the connection is closed. Throws nothing.
      */
     <T> CompletableFuture<T> exchange(Request request, Function<Object, T> read, CompletableFuture<Void> stop) {
         CompletableFuture<T> result = new CompletableFuture<>();
-        CompletableFuture<HttpResponse<byte[]>> exchange = new CompletableFuture<>();
-        exchange.whenCompleteAsync((answer, error) -> {
-            stop.complete(null);
-            try {
-                if (error instanceof LisaException failed) throw failed;
-                if (error != null) throw new TransportException(request.unanswered(error), error);
-                result.complete(read(answer, read));
-            } catch (Throwable failed) {
-                result.completeExceptionally(failed);
-            }
-        }, Threads.POOL);
         try {
-            // The answer of sendAsync would need a thread of the common pool.
-            Future<?> sending = Threads.POOL.submit(() -> send(request, exchange));
+            // The asynchronous call of the HTTP client would need a thread of the common pool.
+            Future<?> sending = Threads.POOL.submit(() -> send(request, read, result));
             Future<?> limit = Threads.later(timeout.plus(request.serverWait), () -> stop.completeExceptionally(new TimeoutException("timeout")));
+            result.whenComplete((value, error) -> limit.cancel(false));
             stop.whenComplete((done, late) -> {
-                limit.cancel(false);
-                exchange.completeExceptionally(late == null ? new CancellationException("it was stopped") : late);
+                if (result.isDone()) return;
+                Throwable reason = late == null ? new CancellationException("it was stopped") : late;
                 // Closes the connection, unless the answer is complete.
-                sending.cancel(true);
+                if (result.completeExceptionally(request.unanswered(reason))) sending.cancel(true);
             });
         } catch (Throwable error) {
             // Such as no memory for a thread.
-            result.completeExceptionally(new TransportException(request.unanswered(error), error));
-            stop.complete(null);
+            result.completeExceptionally(request.unanswered(error));
         }
         return result;
     }
 
-    private void send(Request request, CompletableFuture<HttpResponse<byte[]>> exchange) {
+    private <T> void send(Request request, Function<Object, T> read, CompletableFuture<T> result) {
         try {
-            exchange.complete(client.send(withHeaders(request), answer -> new BoundedBody(answer.headers(), request.limit())));
+            result.complete(read(client.send(withHeaders(request), answer -> new BoundedBody(answer.headers(), request.limit())), read));
+        } catch (LisaException error) {
+            result.completeExceptionally(error);
         } catch (Throwable error) {
-            exchange.completeExceptionally(error);
+            result.completeExceptionally(request.unanswered(error));
         }
     }
 

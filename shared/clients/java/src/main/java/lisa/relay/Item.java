@@ -1,5 +1,6 @@
 package lisa.relay;
 
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -18,6 +19,13 @@ final class Item {
     Item(Map<String, Object> body) {
         json = Json.encode(Json.write(body));
         id = (String) body.get("id");
+    }
+
+    static Item of(Settlement settlement) {
+        Map<String, Object> body = new LinkedHashMap<>();
+        body.put("token", Values.text("token", settlement.token()));
+        body.putAll(Outcomes.body(Values.required("outcome", settlement.outcome())));
+        return new Item(body);
     }
 
     /** Returns the number of tries that failed. */

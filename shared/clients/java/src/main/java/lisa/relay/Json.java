@@ -52,7 +52,7 @@ final class Json {
     }
 
     static String write(Object value) {
-        StringBuilder out = new StringBuilder();
+        StringBuilder out = new StringBuilder(256);
         write(value, out, MAX_DEPTH);
         return out.toString();
     }
@@ -256,16 +256,19 @@ final class Json {
     private static void quote(String text, StringBuilder out) {
         checkSurrogates(text);
         out.append('"');
+        int start = 0;
         for (int n = 0; n < text.length(); n++) {
             char one = text.charAt(n);
-            if (one == '"' || one == '\\') out.append('\\').append(one);
-            else if (one >= ' ') out.append(one);
+            if (one >= ' ' && one != '"' && one != '\\') continue;
+            out.append(text, start, n);
+            start = n + 1;
+            if (one >= ' ') out.append('\\').append(one);
             else out.append("\\u00").append(HEX[one >> 4]).append(HEX[one & 15]);
         }
-        out.append('"');
+        out.append(text, start, text.length()).append('"');
     }
 
-    private static String checkSurrogates(String text) {
+    static String checkSurrogates(String text) {
         for (int n = 0; n < text.length(); n++) {
             if (!Character.isSurrogate(text.charAt(n))) continue;
             if (!Character.isSupplementaryCodePoint(text.codePointAt(n))) {

@@ -31,11 +31,12 @@ public final class Lisa {
     private final String producer;
     private final String gateway;
     private final String manager;
-    private final int tries;
+    final int tries;
     private final Http http;
     /** By topic; only those in use. */
     private final Map<String, Batcher<Sent>> sends = new HashMap<>();
-    private final Batcher.Attempt<Ended> settleAttempt;
+    /** Settles deliveries in one request, once. */
+    final Batcher.Attempt<Ended> settleAttempt;
     private final Batcher<Ended> settles;
     private final Batcher<Ended> extensions;
 
@@ -350,18 +351,28 @@ public final class Lisa {
     public List<Delivery> pull(String topic, PullOptions options) {
         CompletableFuture<Void> stop = new CompletableFuture<>();
         try {
-            return Values.await(pullAsync(topic, options, stop));
+            return Values.await(pullAsync(topic, options, settles, stop));
         } finally {
             stop.complete(null);
         }
     }
 
-    CompletableFuture<List<Delivery>> pullAsync(String topic, PullOptions options, CompletableFuture<Void> stop) {
-        String group = Values.required("options", options).group();
-        String url = gateway + Values.path("topics", Values.text("topic", topic), "groups", group, "pull");
+    /** Pulls messages, which are settled by a batcher. */
+    CompletableFuture<List<Delivery>> pullAsync(
+            String topic, PullOptions options, Batcher<Ended> settles, CompletableFuture<Void> stop) {
+        String url = groupPath(topic, Values.required("options", options).group(), "pull");
         int max = options.max();
         Http.Request request = new Http.Request("POST", url, Json.encode(Json.write(options.values())), null, true, PULL_WAIT);
-        return http.exchange(request, answer -> Answers.deliveries(this, answer, max), stop);
+        return http.exchange(request, answer -> Answers.deliveries(answer, max, this, settles), stop);
+    }
+
+    /** Settles in one request, once, and then pulls messages, which are settled by a batcher. */
+    CompletableFuture<SettledAndPulled> settleAndPullAsync(String topic, List<Item> items, PullOptions options, Batcher<Ended> settles) {
+        String url = groupPath(topic, options.group(), "settle-and-pull") + Values.query(options.values());
+        int max = options.max();
+        Http.Request request = new Http.Request("POST", url, Item.array(items), null, true, Duration.ZERO);
+        Function<Object, SettledAndPulled> read = answer -> Answers.settledAndPulled(answer, items.size(), max, this, settles);
+        return http.exchange(request, read, new CompletableFuture<>());
     }
 
     /**
@@ -373,11 +384,7 @@ public final class Lisa {
      * @throws LisaException if the request failed
      */
     public Ended settle(String token, Outcome outcome) {
-        return Values.await(settleAsync(token, outcome));
-    }
-
-    CompletableFuture<Ended> settleAsync(String token, Outcome outcome) {
-        return settles.add(item(new Settlement(token, outcome)));
+        return Values.await(settles.add(Item.of(new Settlement(token, outcome))));
     }
 
     /**
@@ -388,7 +395,7 @@ public final class Lisa {
      * @return a result for each, in order: what became of the message, or its error
      */
     public List<Result<Ended>> settleMany(Collection<Settlement> settlements) {
-        List<Item> items = Values.list("settlements", settlements).stream().map(Lisa::item).toList();
+        List<Item> items = Values.list("settlements", settlements).stream().map(Item::of).toList();
         return Batcher.sendInOrder(items, settleAttempt, tries);
     }
 
@@ -478,6 +485,10 @@ public final class Lisa {
         return base + Values.path("topics", Values.text("topic", topic), "messages");
     }
 
+    private String groupPath(String topic, String group, String call) {
+        return gateway + Values.path("topics", Values.text("topic", topic), "groups", group, call);
+    }
+
     private String batchPath(String topic) {
         return messagesPath(producer, topic) + ":batch";
     }
@@ -487,13 +498,6 @@ public final class Lisa {
         boolean isAscii = Values.text("key", key).chars().allMatch(one -> one >= ' ' && one <= '~') && key.strip().equals(key);
         if (!isAscii) throw new IllegalArgumentException("key: cannot be a header; use ids of messages, without a key");
         return key;
-    }
-
-    private static Item item(Settlement settlement) {
-        Map<String, Object> body = new LinkedHashMap<>();
-        body.put("token", Values.text("token", settlement.token()));
-        body.putAll(Outcomes.body(Values.required("outcome", settlement.outcome())));
-        return new Item(body);
     }
 
     private static Item item(int index, NewMessage message) {

@@ -46,14 +46,18 @@ final class Values {
 
     /** Returns a text that can be sent, and may be empty. */
     static String sendable(String name, String text) {
-        json(name, required(name, text));
-        return text;
+        required(name, text);
+        return named(name, () -> Json.checkSurrogates(text));
     }
 
     /** Returns a value as JSON. */
     static String json(String name, Object value) {
+        return named(name, () -> Json.write(value));
+    }
+
+    private static <T> T named(String name, Supplier<T> value) {
         try {
-            return Json.write(value);
+            return value.get();
         } catch (IllegalArgumentException error) {
             throw new IllegalArgumentException(name + ": " + error.getMessage(), error);
         }
@@ -143,10 +147,14 @@ final class Values {
         CompletableFuture<T> result = new CompletableFuture<>();
         future.whenComplete((value, error) -> {
             action.accept(value, error);
-            if (error == null) result.complete(value);
-            else result.completeExceptionally(error);
+            complete(result, value, error);
         });
         return result;
+    }
+
+    static <T> void complete(CompletableFuture<T> future, T value, Throwable error) {
+        if (error == null) future.complete(value);
+        else future.completeExceptionally(error);
     }
 
     /** Waits for the value of a future in this thread, and throws its error. */

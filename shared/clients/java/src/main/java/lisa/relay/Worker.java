@@ -19,12 +19,15 @@ import java.util.regex.Pattern;
  * when it throws. The lease is extended while the handler runs. A pull that fails is repeated, unless a retry cannot fix the error.
  *
  * <p>It pulls as many messages as there are free handlers. Outcomes are sent in batches while the next messages are pulled and
- * handled: up to {@code concurrency} outcomes may be in flight.
+ * handled: up to {@code concurrency} outcomes may be in flight. While messages are ready, a batch of outcomes is also a pull.
  */
 public final class Worker implements Runnable, AutoCloseable {
     private static final System.Logger LOGGER = System.getLogger("lisa.relay");
+    /** The most messages of a pull, and the most pulls in flight. */
     private static final int MAX_PULL = 200;
     private static final int MAX_PULLS = 2;
+    /** The messages that are worth a pull of their own: one request for 50 costs less than two for 25. */
+    private static final int FEW = 50;
     /** The time after a stop for which outcomes are repeated, in milliseconds. */
     private static final long GRACE = 30_000;
     // The rules of Lisa.
@@ -46,14 +49,21 @@ public final class Worker implements Runnable, AutoCloseable {
     private Executor executor;
     private final AtomicInteger failures = new AtomicInteger();
     private final CompletableFuture<Void> ended = new CompletableFuture<>();
+    /** Settles the deliveries of this worker. */
+    private final Batcher<Ended> settles;
 
     // This object guards what follows.
     private final Set<Running> running = new HashSet<>();
-    /** The pulls in flight, and the pauses after failed ones. Completing one ends it. */
-    private final Set<CompletableFuture<Void>> pulls = new HashSet<>();
-    /** The messages that pulls in flight ask for. */
+    /** The pulls that a stop ends, and the pauses after failed ones. Completing one ends it. */
+    private final Set<CompletableFuture<Void>> waits = new HashSet<>();
+    /** The pulls in flight, and the messages that they ask for. */
+    private int pulls;
     private int requested;
+    /** The outcomes that are not settled yet, and those in requests. */
     private int settling;
+    private int sending;
+    /** True if the last pull found so many messages that more are probably ready. */
+    private boolean areReady;
     private boolean hasBegun;
     private boolean isStopped;
     private RuntimeException failure;
@@ -79,6 +89,7 @@ public final class Worker implements Runnable, AutoCloseable {
         pullOptions = options.consumer() == null ? pull : pull.consumer(options.consumer());
         lease = options.lease().toMillis();
         lookEvery = Math.max(10, lease / 6);
+        settles = new Batcher<>(this::send, lisa.tries);
     }
 
     /** Throws one error for all wrong arguments. Later, they would count as failed attempts of messages. */
@@ -130,7 +141,7 @@ public final class Worker implements Runnable, AutoCloseable {
         try {
             while (!hasEnded()) {
                 try {
-                    int max = awaitWanted();
+                    int max = awaitPull();
                     if (max > 0) pull(max);
                     extendThoseDue();
                 } catch (InterruptedException error) {
@@ -212,73 +223,137 @@ public final class Worker implements Runnable, AutoCloseable {
         isStopped = true;
         repeatUntil = now() + GRACE;
         // To end one changes the set.
-        List.copyOf(pulls).forEach(pull -> pull.complete(null));
+        List.copyOf(waits).forEach(one -> one.complete(null));
         notifyAll();
     }
 
     private synchronized boolean hasEnded() {
-        return isStopped && pulls.isEmpty() && running.isEmpty() && settling == 0;
+        return isStopped && pulls == 0 && running.isEmpty() && settling == 0;
     }
 
-    /** Returns the number of messages to pull, or 0 after a change, and when it is time to look at the leases. */
-    private synchronized int awaitWanted() throws InterruptedException {
-        int max = wanted();
-        if (max == 0 && !hasEnded()) wait(lookEvery);
-        return max;
+    /** Waits for a change, or until it is time to look at the leases. Returns the number of messages to pull now. */
+    private synchronized int awaitPull() throws InterruptedException {
+        if (ownPull() == 0 && !hasEnded()) wait(lookEvery);
+        return begin(ownPull());
+    }
+
+    /** Returns the number of messages that the thread of the worker has to pull now. A batch of outcomes may be that pull. */
+    private int ownPull() {
+        return areReady && settles.isScheduled() ? 0 : wanted(settling);
+    }
+
+    /** Wakes the thread of the worker if there is something to do. */
+    private void changed() {
+        if (ownPull() > 0 || hasEnded()) notifyAll();
     }
 
     /**
-     * The first pull is for half of the free handlers, so that the gateway can fill a second one while the messages of the first are
-     * handled. The second is only for at least half of all handlers: otherwise, the first one will return soon.
+     * Returns the number of messages to pull now, while this many outcomes are on their way: for half of the free handlers, so that
+     * the gateway can fill a second pull while the messages of the first are handled, but not for few. The second is only for at
+     * least half of all handlers: otherwise, the first one will return soon.
      */
-    private int wanted() {
+    private int wanted(int outcomes) {
         int concurrency = options.concurrency();
         int free = concurrency - running.size() - requested;
-        boolean isSecond = !pulls.isEmpty();
-        if (isStopped || pulls.size() >= MAX_PULLS || settling >= concurrency || (isSecond && free < concurrency - free)) return 0;
-        return Math.max(0, Math.min(isSecond ? free : (free + 1) / 2, MAX_PULL));
+        boolean isSecond = pulls > 0;
+        if (isStopped || pulls == MAX_PULLS || outcomes >= concurrency || (isSecond && free < concurrency - free)) return 0;
+        int most = Math.min(isSecond ? free : Math.max((free + 1) / 2, FEW), MAX_PULL);
+        return Math.max(0, Math.min(most, free));
+    }
+
+    /** Counts a pull for this many messages, if any, until {@link #endPull}. Returns their number. */
+    private int begin(int max) {
+        if (max > 0) pulls++;
+        requested += max;
+        return max;
     }
 
     private void pull(int max) {
         CompletableFuture<Void> stop = new CompletableFuture<>();
-        beginPull(stop, max);
-        Values.begin(() -> lisa.pullAsync(topic, pullOptions.max(max), stop)).whenComplete((deliveries, error) -> {
+        addWait(stop);
+        Values.begin(() -> lisa.pullAsync(topic, pullOptions.max(max), settles, stop)).whenComplete((deliveries, error) -> {
+            stop.complete(null);
             if (error != null) {
-                failPull(stop, max, error);
+                failPull(max, error);
                 return;
             }
             failures.set(0);
-            endPull(stop, max, deliveries.stream().map(Running::new).toList()).forEach(this::start);
+            endPull(max, deliveries);
         });
     }
 
-    private synchronized void beginPull(CompletableFuture<Void> pull, int max) {
-        pulls.add(pull);
-        requested += max;
-        if (isStopped) pull.complete(null);
-    }
-
-    private synchronized List<Running> endPull(CompletableFuture<Void> pull, int max, List<Running> pulled) {
-        pulls.remove(pull);
-        requested -= max;
-        running.addAll(pulled);
-        notifyAll();
-        return pulled;
-    }
-
-    private void failPull(CompletableFuture<Void> pull, int max, Throwable error) {
-        try {
-            if (!isStopped() && error instanceof LisaException failed && failed.isRetryable()) {
-                log("cannot pull; retrying", error);
-                CompletableFuture<Void> pause = Values.pause(failures.incrementAndGet(), failed.retryAfter());
-                beginPull(pause, max);
-                pause.thenRun(() -> endPull(pause, max, List.of()));
-            } else if (!isStopped()) {
-                end(unchecked(error));
-            }
-        } finally {
-            endPull(pull, max, List.of());
+    private void failPull(int max, Throwable error) {
+        if (!isStopped() && error instanceof LisaException failed && failed.isRetryable()) {
+            log("cannot pull; retrying", error);
+            CompletableFuture<Void> pause = Values.begin(() -> Values.pause(failures.incrementAndGet(), failed.retryAfter()));
+            addWait(pause);
+            pause.whenComplete((done, none) -> endPull(max, List.of()));
+        } else {
+            if (!isStopped()) end(unchecked(error));
+            endPull(max, List.of());
         }
+    }
+
+    private synchronized void addWait(CompletableFuture<Void> wait) {
+        waits.add(wait);
+        wait.whenComplete((done, error) -> removeWait(wait));
+        if (isStopped) wait.complete(null);
+    }
+
+    private synchronized void removeWait(CompletableFuture<Void> wait) {
+        waits.remove(wait);
+    }
+
+    /** Ends a pull, and handles what it has returned. */
+    private void endPull(int max, List<Delivery> deliveries) {
+        List<Running> pulled = deliveries.stream().map(Running::new).toList();
+        synchronized (this) {
+            pulls--;
+            requested -= max;
+            areReady = deliveries.size() >= max - deliveries.size();
+            running.addAll(pulled);
+            changed();
+        }
+        pulled.forEach(this::start);
+    }
+
+    /** Sends outcomes. While messages are ready, pulls in the same request. */
+    private CompletableFuture<List<Result<Ended>>> send(List<Item> items) {
+        int max = beginSend(items.size());
+        return Values.after(max > 0 ? settleAndPull(items, max) : settle(items), (results, error) -> {
+            synchronized (this) {
+                sending -= items.size();
+            }
+        });
+    }
+
+    /** Returns the number of messages to pull in the same request. */
+    private synchronized int beginSend(int count) {
+        int max = areReady ? begin(wanted(sending)) : 0;
+        sending += count;
+        changed();
+        return max;
+    }
+
+    private CompletableFuture<List<Result<Ended>>> settleAndPull(List<Item> items, int max) {
+        PullOptions ready = pullOptions.max(max).wait(Duration.ZERO);
+        CompletableFuture<List<Result<Ended>>> results = new CompletableFuture<>();
+        Values.begin(() -> lisa.settleAndPullAsync(topic, items, ready, settles)).whenComplete((answer, error) -> {
+            endPull(max, error == null ? answer.deliveries() : List.of());
+            if (error == null) {
+                results.complete(answer.results());
+            } else if (error instanceof LisaException failed && !failed.isRetryable()) {
+                // The next pull shows what is wrong with pulls. It says nothing about the outcomes.
+                settle(items).whenComplete((settled, failure) -> Values.complete(results, settled, failure));
+            } else {
+                results.completeExceptionally(error);
+            }
+        });
+        return results;
+    }
+
+    private CompletableFuture<List<Result<Ended>>> settle(List<Item> items) {
+        return Values.begin(() -> lisa.settleAttempt.send(items));
     }
 
     private synchronized boolean isStopped() {
@@ -311,15 +386,16 @@ public final class Worker implements Runnable, AutoCloseable {
         synchronized (this) {
             running.remove(one);
             settling++;
-            notifyAll();
+            // Before the thread of the worker sees the free handler: the outcome can go with the next pull.
+            if (one.delivery.isSettled() || one.delivery.isLost()) endSettle();
+            else settle(one, outcome, false);
+            changed();
         }
-        if (one.delivery.isSettled() || one.delivery.isLost()) endSettle();
-        else settle(one, outcome, false);
     }
 
     private synchronized void endSettle() {
         settling--;
-        notifyAll();
+        changed();
     }
 
     /** Settles. Repeats it until the lease ends, since the work is done; after a stop, for half a minute. */

@@ -39,6 +39,9 @@ final class Tests {
     private static final String SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     private static final String DELIVERY = "{\"id\":\"a\",\"token\":\"t\",\"attempt\":1,\"max_attempts\":2,\"payload\":\"\",\"headers\":{},"
             + "\"due_at\":\"2026-01-01T00:00:00Z\",\"lease_until\":\"2026-01-01T00:00:00Z\"}";
+    private static final String SETTLE = "/v1/deliveries:settle [{\"token\":\"t\",\"ack\":true}]";
+    private static final String SETTLE_AND_PULL =
+            "/v1/topics/orders/groups/default/settle-and-pull?wait=0ms&lease=60000ms&max=1 [{\"token\":\"t\",\"ack\":true}]";
 
     private Tests() {}
 
@@ -57,6 +60,8 @@ final class Tests {
         anErrorOfTheTokenFailsOnlyItsRequest();
         aBusyCommonPoolDelaysNothing();
         morePulledThanAskedForIsNoAnswer();
+        outcomesGoWithAPull();
+        outcomesOfASettleAndPullThatFailsAreSentAgain();
         connectionErrorsNameTheAddress();
         listsAndRequeuesHaveTheirRequests();
         System.out.println("ok");
@@ -324,6 +329,59 @@ final class Tests {
             same(text, "not an answer from Lisa: 2 deliveries for a pull of 1");
         }
         server.stop(0);
+    }
+
+    private static void outcomesGoWithAPull() throws Exception {
+        AtomicInteger requests = new AtomicInteger();
+        List<String> settled = settled((worker, exchange) -> {
+            // A stop does not end the second one.
+            if (requests.incrementAndGet() == 2) worker.stop();
+            answer(exchange, 200, settledAndPulled(1, 1));
+        });
+        same(settled, List.of(SETTLE_AND_PULL, SETTLE_AND_PULL, SETTLE));
+    }
+
+    private static void outcomesOfASettleAndPullThatFailsAreSentAgain() throws Exception {
+        same(settled((worker, exchange) -> answer(exchange, 404, "{\"code\":\"not_found\"}")), List.of(SETTLE_AND_PULL, SETTLE));
+        same(settled((worker, exchange) -> exchange.close()), List.of(SETTLE_AND_PULL, SETTLE));
+        for (String wrong : List.of("[]", settledAndPulled(0, 1), settledAndPulled(2, 1), settledAndPulled(1, 2))) {
+            same(settled((worker, exchange) -> answer(exchange, 200, wrong)), List.of(SETTLE_AND_PULL, SETTLE));
+        }
+    }
+
+    private static String settledAndPulled(int results, int deliveries) {
+        return "{\"results\":" + Collections.nCopies(results, "{\"outcome\":\"acked\"}")
+                + ",\"deliveries\":" + Collections.nCopies(deliveries, DELIVERY) + "}";
+    }
+
+    private interface AnswerToWorker {
+        void to(Worker worker, HttpExchange exchange) throws IOException;
+    }
+
+    /** Runs a worker, whose first pull returns a message, until a settle. Returns the requests that settle. */
+    private static List<String> settled(AnswerToWorker settleAndPull) throws Exception {
+        CompletableFuture<Worker> worker = new CompletableFuture<>();
+        AtomicInteger pulls = new AtomicInteger();
+        List<String> settled = Collections.synchronizedList(new ArrayList<>());
+        HttpServer server = serve(exchange -> {
+            String body = Json.decode(exchange.getRequestBody().readAllBytes());
+            String path = exchange.getRequestURI().getPath();
+            if (path.endsWith("/pull")) {
+                answer(exchange, 200, "{\"deliveries\":[" + (pulls.incrementAndGet() == 1 ? DELIVERY : "") + "]}");
+                return;
+            }
+            settled.add(exchange.getRequestURI() + " " + body);
+            if (path.endsWith("/settle-and-pull")) {
+                settleAndPull.to(worker.join(), exchange);
+            } else {
+                worker.join().stop();
+                answer(exchange, 200, "[{\"outcome\":\"acked\"}]");
+            }
+        });
+        worker.complete(new Lisa(url(server)).worker("orders", delivery -> null, new WorkOptions().concurrency(1)));
+        worker.join().run();
+        server.stop(0);
+        return settled;
     }
 
     private static void connectionErrorsNameTheAddress() {
