@@ -75,6 +75,8 @@ struct Shared {
     /// The pulls that wait.
     waiting: Shares,
     room: Shares,
+    /// The memory for the results of batches.
+    results: Shares,
     bodies: BodyLimits,
     /// The limits of looking up messages for stale receipt handles.
     searches: Reads,
@@ -163,6 +165,7 @@ impl Gateway {
             groups: Mutex::default(),
             waiting: Shares::new(max_waiting, max_waiting - max_waiting / 4),
             room: Shares::new(handed::ROOM, handed::ROOM_OF_ONE),
+            results: Shares::new(batch::ROOM, batch::ROOM_OF_ONE),
             bodies: BodyLimits::new(body_timeout),
             searches: Reads::of_searches(),
             tasks: TaskTracker::new(),
@@ -412,6 +415,11 @@ impl Gateway {
     /// Begins the share of the current client in the memory for answers.
     fn room(&self) -> Share {
         self.shared.room.begin(Client::current())
+    }
+
+    /// Begins the share of the current client in the memory for the results of batches.
+    fn results(&self) -> Share {
+        self.shared.results.begin(Client::current())
     }
 
     fn searches(&self) -> &Reads {

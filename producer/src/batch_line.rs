@@ -15,7 +15,8 @@ use bytes::Bytes;
 use lisa_core::fields::{FieldProblem, Fields as _, JsonReader};
 use lisa_core::message::{Headers, MAX_HEADERS, MessageOptions};
 use lisa_core::time::shorten;
-use lisa_service::http::{Problem, ProblemCode, json};
+use lisa_service::http::json::{self, ElementsError};
+use lisa_service::http::{Problem, ProblemCode};
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -72,11 +73,7 @@ pub(crate) fn parse(
 /// # Errors
 /// Not a JSON array, or one with too many elements. An element may be any JSON.
 pub(crate) fn elements(array: &[u8]) -> Result<Vec<&str>, Problem> {
-    let all = json::elements(array, MAX_ELEMENTS).map_err(|error| {
-        Problem::new(ProblemCode::Invalid, format!("body is not valid: {error}"))
-    })?;
-    check_count(all.count)?;
-    Ok(all.texts)
+    Ok(json::elements(array, MAX_ELEMENTS)?)
 }
 
 /// Splits a text into lines, and skips empty ones.
@@ -88,18 +85,11 @@ pub(crate) fn lines(text: &[u8]) -> Result<Vec<&str>, Problem> {
         Problem::new(ProblemCode::Invalid, format!("body is not valid: {error}"))
     })?;
     let lines = text.lines().filter(|line| !line.trim_ascii().is_empty());
-    check_count(lines.clone().count())?;
-    Ok(lines.collect())
-}
-
-fn check_count(count: usize) -> Result<(), Problem> {
-    if count > MAX_ELEMENTS {
-        let detail = format!(
-            "{count} messages; at most {MAX_ELEMENTS} are allowed, or any number as lines (application/x-ndjson)"
-        );
-        return Err(Problem::new(ProblemCode::TooLarge, detail));
+    let lines: Vec<_> = lines.take(MAX_ELEMENTS + 1).collect();
+    if lines.len() > MAX_ELEMENTS {
+        return Err(ElementsError::TooMany(MAX_ELEMENTS).into());
     }
-    Ok(())
+    Ok(lines)
 }
 
 /// The fields of a line. `null` is a payload; any other field that is null is missing.

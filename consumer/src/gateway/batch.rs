@@ -16,12 +16,14 @@ use lisa_core::broker::MAX_BATCH;
 use lisa_service::http::batch::Format;
 use lisa_service::http::body::{Lines, Reservation, read_admitting, without_bom};
 use lisa_service::http::json::{FEW, elements, first_element, object};
+use lisa_service::http::share::Share;
 use lisa_service::http::{Problem, ProblemCode, read_fields};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::Gateway;
+use super::handed::no_room;
 use super::pull::LeaseOptions;
 use super::settle::{DeferOptions, Ended, RejectOptions, RetryOptions, extend_one, settle_all};
 use crate::outcome::Outcome;
@@ -33,6 +35,14 @@ const MAX_ITEM: usize = 16 * 1024;
 const MAX_ARRAY: usize = 4 * 1024 * 1024;
 /// The most items of such a batch.
 const MAX_ITEMS: usize = 1000;
+/// The memory for the results of arrays that are not written yet, in bytes.
+pub(super) const ROOM: usize = 64 * 1024 * 1024;
+/// The part of it that one client can hold.
+pub(super) const ROOM_OF_ONE: usize = ROOM / 2;
+/// The memory that the result of an item counts as, in bytes: about that of a failure.
+const RESULT: usize = 512;
+/// The results of an array that do not count: they fit into the buffers of its connection.
+const FREE_RESULTS: usize = 100;
 /// The most lines that are answered before one has the token of a delivery.
 const MAX_STRANGE: usize = 100;
 
@@ -139,10 +149,11 @@ pub(super) enum Verb {
     Extend,
 }
 
-/// The items of a JSON array, and their memory.
+/// The items of a JSON array, their memory, and that of their results.
 pub(super) struct Items {
     items: Vec<Result<Bytes, Problem>>,
     _memory: Reservation,
+    room: Share,
 }
 
 /// A batch that is read as lines.
@@ -183,8 +194,8 @@ impl Batch {
             }
             Format::Array => {
                 let items = verb.read_array(&gateway, body).await?;
-                let results = verb.run_all(&gateway, items).await;
-                Body::from(write(answer, &mut false, &results) + end(answer, !results.is_empty()))
+                let (results, room) = verb.run_all(&gateway, items, answer).await;
+                Body::from(room.hold(results.into()))
             }
         };
         Ok(([(CONTENT_TYPE, answer.media_type())], results).into_response())
@@ -230,6 +241,10 @@ impl Batch {
             }
         }
         let results = self.verb.run(&self.gateway, &items).await;
+        let has_effect = |result: &ItemResult| matches!(result, ItemResult::Ended(_));
+        if results.iter().any(has_effect) {
+            self.lines.took_effect();
+        }
         Some(write(self.format, &mut self.begun, &results))
     }
 }
@@ -247,7 +262,7 @@ impl Verb {
     /// Reads the items of a JSON array.
     ///
     /// # Errors
-    /// The body is not such an array, or exceeds its limits.
+    /// The body is not such an array, or exceeds its limits, or there is no memory for its results.
     pub(super) async fn read_array(self, gateway: &Gateway, body: Body) -> Result<Items, Problem> {
         let admits = |begun: &[u8]| {
             let first = first_element(begun);
@@ -261,23 +276,34 @@ impl Verb {
             let detail = "the first item has no valid token of a delivery; nothing was done";
             return Err(Problem::new(ProblemCode::InvalidDeliveryToken, detail));
         }
+        let mut room = gateway.results();
+        let size = items.len().saturating_sub(FREE_RESULTS) * RESULT;
+        room.try_add(size).map_err(no_room)?;
         Ok(Items {
             items,
             _memory: reserved,
+            room,
         })
     }
 
-    /// Runs any number of items, and returns a result for each.
+    /// Runs the items of an array. Returns the text of their results, and its memory.
     pub(super) async fn run_all(
         self,
         gateway: &Gateway,
-        Items { items, _memory }: Items,
-    ) -> Vec<ItemResult> {
-        let mut results = Vec::with_capacity(items.len());
+        items: Items,
+        format: Format,
+    ) -> (String, Share) {
+        let Items {
+            items,
+            _memory,
+            room,
+        } = items;
+        let (mut text, mut begun) = (String::new(), false);
         for items in items.chunks(MAX_BATCH) {
-            results.extend(self.run(gateway, items).await);
+            let results = self.run(gateway, items).await;
+            text += &write(format, &mut begun, &results);
         }
-        results
+        (text + end(format, begun), room)
     }
 
     /// Runs items, and returns a result for each.
@@ -298,9 +324,11 @@ impl Verb {
                 .await
             }
         };
-        let result = |result| match result {
+        let result = |result: Result<Ended, Problem>| match result {
             Ok(ended) => ItemResult::Ended(ended),
-            Err(error) => ItemResult::Failed(SettleFailure { error }),
+            Err(error) => ItemResult::Failed(SettleFailure {
+                error: error.brief(),
+            }),
         };
         results.into_iter().map(result).collect()
     }
@@ -369,16 +397,7 @@ impl ExtendItem<'_> {
 
 /// Splits a JSON array into the texts of its elements. A longer element fails alone.
 fn split(array: &Bytes) -> Result<Vec<Result<Bytes, Problem>>, Problem> {
-    let all = elements(array, MAX_ITEMS).map_err(|error| {
-        Problem::new(ProblemCode::Invalid, format!("body is not valid: {error}"))
-    })?;
-    if all.count > MAX_ITEMS {
-        let detail = format!(
-            "{} items; at most {MAX_ITEMS} are allowed, or any number as lines (application/x-ndjson)",
-            all.count
-        );
-        return Err(Problem::new(ProblemCode::TooLarge, detail));
-    }
+    let texts = elements(array, MAX_ITEMS)?;
     let element = |(index, item): (usize, &str)| match item.len() <= MAX_ITEM {
         true => Ok(array.slice_ref(item.as_bytes())),
         false => {
@@ -386,7 +405,7 @@ fn split(array: &Bytes) -> Result<Vec<Result<Bytes, Problem>>, Problem> {
             Err(Problem::new(ProblemCode::TooLarge, detail))
         }
     };
-    Ok(all.texts.into_iter().enumerate().map(element).collect())
+    Ok(texts.into_iter().enumerate().map(element).collect())
 }
 
 /// Writes results in the format of the response.

@@ -43,6 +43,8 @@ pub(super) struct Handed {
     payloads: usize,
     /// The memory of the answer.
     room: Option<Share>,
+    /// The memory of the results in the same answer.
+    results: Option<Share>,
 }
 
 /// A delivery that a client gets.
@@ -69,7 +71,13 @@ impl Handed {
             items,
             payloads: 0,
             room: None,
+            results: None,
         }
+    }
+
+    /// Adds the memory of results that are in the same answer.
+    pub(super) fn add_results(&mut self, memory: Share) {
+        self.results = Some(memory);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -125,6 +133,10 @@ impl Handed {
     /// # Errors
     /// There is no memory for a text that is longer than what was reserved: JSON escapes characters.
     pub(super) fn hold(&mut self, text: Bytes) -> Result<Bytes, Problem> {
+        let text = match self.results.take() {
+            Some(results) => results.hold(text),
+            None => text,
+        };
         let Some(mut room) = self.room.take() else {
             return Ok(text);
         };
@@ -290,7 +302,7 @@ fn failed(error: BrokerError) -> Problem {
     }
 }
 
-fn no_room(shortage: Shortage) -> Problem {
+pub(super) fn no_room(shortage: Shortage) -> Problem {
     let of_client = match shortage {
         Shortage::OfClient => " to this client",
         Shortage::OfAll => "",

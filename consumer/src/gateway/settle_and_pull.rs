@@ -1,33 +1,37 @@
 //! The route that settles deliveries and then pulls: a busy worker needs one request instead of two.
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State};
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use lisa_service::http::{GroupPath, Problem, Query};
+use lisa_service::http::batch::Format;
+use lisa_service::http::share::Share;
+use lisa_service::http::{GroupPath, Problem, ProblemCode, Query};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::Gateway;
 use super::answer::{Answer, DeliveryBody};
 use super::batch::{ItemResult, SettleItem, Verb};
-use super::handed::{Handed, Pulled};
-use super::pull::{PullOptions, find, take};
+use super::handed::no_room;
+use super::pull::{PullOptions, Taken, find, take};
 
 /// The results of the outcomes, and the deliveries that were pulled after them.
 #[derive(Serialize, ToSchema)]
 struct SettledAndPulled<'a> {
     /// One result for each outcome, in the same order.
-    results: &'a [ItemResult],
-    /// The deliveries; empty if no message became ready in time.
+    #[schema(value_type = Vec<ItemResult>)]
+    results: &'a RawValue,
+    /// The deliveries; empty if no message is ready.
     deliveries: Vec<DeliveryBody<'a>>,
 }
 
 /// Settles many deliveries, which may be of any group, and then pulls messages of this one: two calls in one request.
 ///
-/// The body and its limits are those of `POST /v1/deliveries:settle` with a JSON array. The results are sent together with the
-/// deliveries, so a worker that needs them soon does not set `wait`. If the pull fails, there are no deliveries, and the next pull
-/// returns the error.
+/// The body and its limits are those of `POST /v1/deliveries:settle` with a JSON array. The pull returns what is ready now: `wait`
+/// must be zero, since the results would wait, too. If the pull fails, there are no deliveries, and the next pull returns the error.
+/// As with a pull, a client that closes its side of the connection gets no response.
 #[utoipa::path(
     post, operation_id = "settle_and_pull", path = "/v1/topics/{topic}/groups/{group}/settle-and-pull", tag = "deliveries",
     request_body(content = Vec<SettleItem<'static>>, description = "An array of outcomes"),
@@ -48,35 +52,49 @@ pub(super) async fn settle_and_pull(
 ) -> Result<Response, Problem> {
     // Without it, no token can be verified.
     gateway.key()?;
+    if !options.wait.is_zero() {
+        let detail = "wait: must be 0s, since the results would wait, too";
+        return Err(Problem::new(ProblemCode::Invalid, detail));
+    }
     // Boxed, or the future would have their size while it waits.
     let (topic, group) = Box::pin(find(&gateway, &topic, &group)).await?;
     let items = Box::pin(Verb::Settle.read_array(&gateway, body)).await?;
-    let results = Box::pin(Verb::Settle.run_all(&gateway, items)).await;
+    let settle = Verb::Settle.run_all(&gateway, items, Format::Array);
+    let (results, memory) = Box::pin(settle).await;
+    let results = RawValue::from_string(results).expect("results are JSON");
     let answered = match take(&gateway, &topic, &group, &options).await {
-        Ok(Some(taken)) => answer(&results, &taken.pulled, taken.handed),
-        Ok(None) => Ok(nothing(&results)),
-        Err(problem) => Err(problem),
+        Ok(Some(Taken { pulled, mut handed })) => {
+            handed.add_results(memory);
+            let deliveries = pulled.iter().map(DeliveryBody::new).collect();
+            let results = &results;
+            let body = SettledAndPulled {
+                results,
+                deliveries,
+            };
+            Answer::json(&body, "application/json", handed)
+        }
+        Ok(None) => return Ok(nothing(&results, memory)),
+        Err(problem) => {
+            // An error would hide the results.
+            let error = problem.detail();
+            tracing::debug!(topic = %topic.name(), %group, error, "cannot pull after settling");
+            return Ok(nothing(&results, memory));
+        }
     };
-    Ok(answered.unwrap_or_else(|problem| {
-        // An error would hide the results.
-        tracing::debug!(topic = %topic.name(), %group, error = problem.detail(), "cannot pull after settling");
-        nothing(&results)
-    }))
+    answered.or_else(|_| {
+        // There is no memory for the deliveries, which were handed back.
+        let mut memory = gateway.results();
+        memory.try_add(results.get().len()).map_err(no_room)?;
+        Ok(nothing(&results, memory))
+    })
 }
 
-fn answer(results: &[ItemResult], pulled: &[Pulled], handed: Handed) -> Result<Response, Problem> {
-    let deliveries = pulled.iter().map(DeliveryBody::new).collect();
-    let body = SettledAndPulled {
-        results,
-        deliveries,
-    };
-    Answer::json(&body, "application/json", handed)
-}
-
-fn nothing(results: &[ItemResult]) -> Response {
-    let body = SettledAndPulled {
-        results,
-        deliveries: Vec::new(),
-    };
-    Json(body).into_response()
+/// Returns the response without deliveries.
+fn nothing(results: &RawValue, memory: Share) -> Response {
+    let text = format!(r#"{{"results":{results},"deliveries":[]}}"#);
+    (
+        [(CONTENT_TYPE, "application/json")],
+        Body::from(memory.hold(text.into())),
+    )
+        .into_response()
 }

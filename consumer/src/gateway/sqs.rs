@@ -42,9 +42,11 @@ use protocol::{Kind, MEDIA_TYPE, SqsError};
 use sigv4::{Authorization, hash_of};
 
 /// The largest body of a request that sends: a batch of messages, with what JSON adds.
-const MAX_SENT: usize = 16 * 1024 * 1024;
+const MAX_SENT: usize = 8 * 1024 * 1024;
 /// The largest body of any other request.
 const MAX_BODY: usize = 64 * 1024;
+/// The longest `Host`, which the address of each queue repeats: the longest name of a host, and a port.
+const MAX_HOST: usize = 260;
 /// The account of all queues.
 const ACCOUNT: &str = "000000000000";
 /// The region in names of queues, if the request is not signed.
@@ -179,7 +181,13 @@ async fn handle(State(service): State<Arc<Service>>, request: Request) -> Respon
             let action = target.strip_prefix(TARGET).unwrap_or_default().to_owned();
             let answer = async {
                 let (call, body, admitted) = admit(&service, parts, body, &action).await?;
-                admitted.scope(dispatch(&call, &action, body)).await
+                let client = admitted.client();
+                let response = admitted.scope(dispatch(&call, &action, body)).await?;
+                Ok(match &*action {
+                    // Its memory counts as that of a pull.
+                    "ReceiveMessage" => response,
+                    _ => service.counts.unread().hold(client, response).await,
+                })
             };
             let answer = answer.await;
             if let Some(metrics) = &service.gateway.process().metrics {
@@ -232,6 +240,10 @@ async fn admit<'a>(
     }
     check_coding(headers)
         .map_err(|problem| SqsError::new(Kind::SerializationException, problem.detail()))?;
+    if headers.get(HOST).is_some_and(|host| host.len() > MAX_HOST) {
+        let message = format!("The header Host must be at most {MAX_HOST} bytes long.");
+        return Err(SqsError::new(Kind::SerializationException, message));
+    }
     let authorization = Authorization::read(headers);
     let (token, authorization) = match service.tokens.is_empty() {
         // Unsigned requests, and those with any signature, are as good.

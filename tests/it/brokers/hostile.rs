@@ -29,6 +29,8 @@ type Flood = (&'static [u8], &'static [u8]);
 struct Hostile {
     address: SocketAddr,
     floods: Arc<AtomicUsize>,
+    /// The most bytes of a flood that went into a connection.
+    longest: Arc<AtomicUsize>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -41,19 +43,23 @@ impl Hostile {
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let floods = Arc::new(AtomicUsize::new(0));
-        let count = floods.clone();
+        let (floods, longest) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+        let counts = (floods.clone(), longest.clone());
         let task = tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                let count = count.clone();
+                let (floods, longest) = counts.clone();
                 tokio::spawn(async move {
-                    let _ = serve(socket, greeting, answer, flood, &count).await;
+                    if let Ok(length) = serve(socket, greeting, answer, flood).await {
+                        longest.fetch_max(length, Ordering::Relaxed);
+                        floods.fetch_add(1, Ordering::Relaxed);
+                    }
                 });
             }
         });
         Self {
             address,
             floods,
+            longest,
             _task: AbortOnDropHandle::new(task),
         }
     }
@@ -81,14 +87,13 @@ impl Hostile {
     }
 }
 
-/// Counts a flood when the client has closed the connection.
+/// Floods until the client closes the connection. Returns the length of the flood in bytes.
 async fn serve(
     mut socket: TcpStream,
     greeting: Option<&str>,
     answer: fn(&[u8]) -> Option<&'static str>,
     (first, more): Flood,
-    floods: &AtomicUsize,
-) -> io::Result<()> {
+) -> io::Result<usize> {
     if let Some(greeting) = greeting {
         socket.write_all(greeting.as_bytes()).await?;
         while let Some(answer) = answer(&read(&mut socket).await?) {
@@ -96,12 +101,13 @@ async fn serve(
         }
     }
     let more = more.repeat(1 + 64 * 1024 / more.len());
+    let mut length = 0;
     let mut flooded = socket.write_all(first).await;
     while flooded.is_ok() {
+        length += more.len();
         flooded = socket.write_all(&more).await;
     }
-    floods.fetch_add(1, Ordering::Relaxed);
-    flooded
+    Ok(length)
 }
 
 async fn read(socket: &mut TcpStream) -> io::Result<Vec<u8>> {
@@ -172,4 +178,16 @@ async fn an_endless_greeting_of_nats_ends_its_connection() {
     let server = Hostile::start(None, nats, (b"INFO ", b"x")).await;
     let sink = format!(r#"{{ type = "nats", url = "nats://{}" }}"#, server.address);
     server.spares(&sink).await;
+}
+
+#[tokio::test]
+async fn an_endless_reply_of_kafka_ends_its_connection() {
+    // A reply begins with its length: 80 MB, which librdkafka itself would take.
+    let length: &[u8] = &[4, 196, 180, 0];
+    let server = Hostile::start(Some(""), |_| None, (length, b"x")).await;
+    let sink = format!(r#"{{ type = "kafka", brokers = ["{}"] }}"#, server.address);
+    server.spares(&sink).await;
+    // Most of it is in the buffers of the sockets.
+    let taken = server.longest.load(Ordering::Relaxed);
+    assert!(taken < 32 << 20, "{taken} bytes of one reply were taken");
 }

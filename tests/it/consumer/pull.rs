@@ -512,3 +512,46 @@ async fn workers_that_pull_are_listed_with_their_gateway() {
         2
     );
 }
+
+/// The token of an ended delivery is still genuine.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ended_delivery_holds_no_connection_and_no_memory() {
+    // SHA-256 of "abc".
+    let more = "http.body_timeout = \"1s\"\n[[auth.tokens]]\nname = \"worker\"\nscopes = [\"receive\"]\n\
+        sha256 = \"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n";
+    let site = Site::start("[topics.t]", more).await;
+    site.send("t", &[], "one").await;
+    let api = site.api(0);
+    let ended = pull_one(&api.clone().token("abc"), "t", "60s").await;
+    post(api, &route(&ended, "ack"), json!({}))
+        .await
+        .expect(200);
+
+    let mut stream = TcpStream::connect(api.address()).await.expect("connected");
+    let head = "POST /v1/deliveries:settle HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n\
+        transfer-encoding: chunked\r\n\r\n";
+    let line = format!("{}\n", json!({"token": ended["token"], "ack": true}));
+    let first = format!("{head}{:x}\r\n{line}\r\n", line.len());
+    stream.write_all(first.as_bytes()).await.expect("sent");
+    let (mut read, mut write) = stream.into_split();
+    let dripping = tokio::spawn(async move {
+        while write.write_all(b"3\r\n{}\n\r\n").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(SOON, read.read_to_end(&mut answer)).await;
+    dripping.abort();
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(read.is_ok(), "still open: {answer}");
+    assert!(
+        answer.contains("stale") && answer.contains("not received in time"),
+        "{answer}"
+    );
+
+    let mut items = vec![json!({"token": ended["token"], "ack": true})];
+    items.resize(1_000, json!({"x".repeat(4_000): 0}));
+    let reply = post(api, "/v1/deliveries:settle", json!(items)).await;
+    let length = reply.expect(200).body.len();
+    assert!(length < 512 * 1_000, "{length} bytes");
+}

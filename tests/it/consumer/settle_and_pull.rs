@@ -25,7 +25,7 @@ async fn it_pulls_what_the_settlements_before_it_freed() {
     }
     let mut held = pull_one(site.api(0), "t", "60s").await;
     for n in 1..3 {
-        let query = "?max=200&lease=1h&wait=10s&consumer=w";
+        let query = "?max=200&lease=1h&consumer=w";
         let reply = ack_and_pull(site.api(n % 2), query, &[held]).await;
         let reply = reply.expect(200).json();
         assert_eq!(reply["results"][0]["outcome"], "acked", "{reply}");
@@ -59,24 +59,22 @@ async fn each_outcome_has_its_result_and_only_a_batch_is_pulled() {
         {"token": other["token"], "ack": false},
         7,
     ]);
-    let reply = post(api, &format!("{ROUTE}?max=2&wait=10s"), outcomes).await;
+    let reply = post(api, &format!("{ROUTE}?max=2"), outcomes).await;
     let reply = reply.expect(200).json();
     assert_eq!(reply["results"][0]["outcome"], "deferred", "{reply}");
     let codes = [1, 2, 3, 4].map(|n| reply["results"][n]["error"]["code"].clone());
     let expected = ["stale", "invalid_delivery_token", "invalid", "invalid"];
     assert_eq!(codes, expected, "{reply}");
-    let count = reply["deliveries"].as_array().expect("deliveries").len();
-    assert!((1..=2).contains(&count), "{reply}");
     // An empty array only pulls.
-    let rest = post(api, &format!("{ROUTE}?max=200&wait=10s"), json!([])).await;
+    let rest = post(api, &format!("{ROUTE}?max=2"), json!([])).await;
     let rest = rest.expect(200).json();
     assert_eq!(rest["results"], json!([]));
-    let mut all = [&reply, &rest].map(|reply| reply["deliveries"].as_array().expect("deliveries"));
-    let mut all: Vec<_> = all
-        .iter_mut()
-        .flat_map(|part| part.iter())
-        .cloned()
-        .collect();
+    let mut all = Vec::new();
+    for reply in [&reply, &rest] {
+        let deliveries = reply["deliveries"].as_array().expect("deliveries");
+        assert!(deliveries.len() <= 2, "{reply}");
+        all.extend(deliveries.iter().cloned());
+    }
     while all.len() < 5 {
         all.extend(pull(api, "t", json!({"max": 200, "wait": "10s"})).await);
     }
@@ -96,7 +94,7 @@ async fn a_wrong_request_settles_nothing() {
         ("?max=0", json!([item]), 422),
         ("?max=201", json!([item]), 422),
         ("?lease=soon", json!([item]), 422),
-        ("?wait=1h", json!([item]), 422),
+        ("?wait=1s", json!([item]), 422),
         ("?strange=1", json!([item]), 422),
         ("", item.clone(), 422),
         ("", json!(vec![item.clone(); 1_001]), 413),
@@ -130,7 +128,7 @@ async fn a_pull_that_fails_does_not_hide_the_results() {
         let _: u64 = site.redis(&["DEL", &stream]).await;
         let _: () = site.redis(&["SET", &stream, "not a stream"]).await;
     }
-    let reply = ack_and_pull(api, "?wait=1s", &[held]).await;
+    let reply = ack_and_pull(api, "", &[held]).await;
     let empty = json!({"results": [{"outcome": "acked"}], "deliveries": []});
     assert_eq!(reply.expect(200).json(), empty);
     let pull = post(

@@ -321,6 +321,11 @@ async fn what_is_refused_over_url_names_the_cause_and_the_remedy() {
     let nowhere = format!("http://127.0.0.1:{}", free_port());
     let unreachable = ["no manager answers at", "Connection refused"];
     refused(plain(&["--url", &nowhere, "stats"]), 69, &unreachable).await;
+    // The kernel accepts the connection, and nobody reads it.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let silent_url = format!("http://{}", silent.local_addr().expect("an address"));
+    let stats = ["--url", &silent_url, "stats", "--timeout", "200ms"];
+    refused(plain(&stats), 69, &["did not respond within 200ms"]).await;
     let scheme = ["the scheme must be http or https"];
     refused(
         plain(&["stats", "--url", "redis://127.0.0.1:1"]),

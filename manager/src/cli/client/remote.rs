@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lisa_core::secret::Secret;
 use lisa_core::small_file;
+use lisa_core::time::format_duration;
 use lisa_service::http::auth::Scope;
 use lisa_service::role::StartError;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
@@ -71,8 +72,17 @@ impl Remote {
         })
     }
 
-    fn unavailable(&self, why: &str) -> CliError {
-        let text = format!("no manager answers at {}: {why}", self.url);
+    fn failed(&self, error: reqwest::Error, within: Duration) -> CliError {
+        let url = &self.url;
+        let text = match error.is_timeout() && !error.is_connect() {
+            true => {
+                let within = format_duration(within);
+                format!(
+                    "the manager at {url} did not respond within {within}; it may be waiting for Redis"
+                )
+            }
+            false => format!("no manager answers at {url}: {}", chain(error)),
+        };
         CliError::Start(StartError::Unavailable(text))
     }
 
@@ -90,13 +100,7 @@ impl Remote {
             headers.insert(AUTHORIZATION, token.header.clone());
         }
         *request.timeout_mut() = Some(within);
-        let failed = |error: reqwest::Error| {
-            let why = match error.is_timeout() {
-                true => "no response within the time limit".to_owned(),
-                false => chain(error),
-            };
-            self.unavailable(&why)
-        };
+        let failed = |error: reqwest::Error| self.failed(error, within);
         let mut response = self.http.execute(request).await.map_err(failed)?;
         let status = response.status();
         let too_much =

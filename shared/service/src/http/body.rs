@@ -145,13 +145,14 @@ pub async fn read_admitting(
             first = chunk;
         } else {
             if size > whole.capacity() {
-                // That of a stranger grows with what has arrived: to declare a length costs its client nothing.
-                let capacity = match reserved.is_of_stranger() {
-                    true => 2 * size,
-                    false => declared.max(2 * size),
+                // That of a stranger grows with what has arrived: to declare a length costs its client nothing. It counts
+                // twice, since what was copied stays in the allocator.
+                let (capacity, cost) = match reserved.is_of_stranger() {
+                    true => (2 * size, 2),
+                    false => (declared.max(2 * size), 1),
                 };
                 let capacity = capacity.min(longest);
-                reserved.grow(capacity)?;
+                reserved.grow(capacity * cost)?;
                 whole.reserve_exact(capacity - whole.len());
             }
             whole.extend_from_slice(&std::mem::take(&mut first));
@@ -193,8 +194,8 @@ pub struct Lines {
     chunk: Bytes,
     line: BytesMut,
     reserved: Reservation,
-    /// The end of the time for all lines of a client that is not admitted.
-    until: Instant,
+    /// For a client without a token: the end of the time for all lines until one takes effect.
+    until: Option<Instant>,
     number: u64,
     too_long: bool,
     ended: bool,
@@ -205,12 +206,14 @@ impl Lines {
     /// `limits`.
     #[must_use]
     pub fn new(body: Body, max_line: usize, limits: &BodyLimits) -> Self {
+        let reserved = limits.begin();
+        let until = Instant::now() + limits.within;
         Self {
             body,
             max_line,
             limits: limits.clone(),
-            reserved: limits.begin(),
-            until: Instant::now() + limits.within,
+            until: reserved.is_of_stranger().then_some(until),
+            reserved,
             chunk: Bytes::new(),
             line: BytesMut::new(),
             number: 0,
@@ -225,7 +228,7 @@ impl Lines {
         self.number
     }
 
-    /// Returns true if the client was not admitted yet. All its lines together must arrive in the time of one.
+    /// Returns true if the client was not admitted yet.
     #[must_use]
     pub fn are_of_stranger(&self) -> bool {
         self.reserved.is_of_stranger()
@@ -239,6 +242,12 @@ impl Lines {
         self.reserved.admit(self.reserved.client())
     }
 
+    /// Records that a line has taken effect. Until this is called, all lines of a client without a token together have the time
+    /// of one; then the next ones have it again.
+    pub fn took_effect(&mut self) {
+        self.until = self.until.map(|_| Instant::now() + self.limits.within);
+    }
+
     /// Returns the next line without its `\n` or `\r\n`; `None` at the end. The last line needs no terminator.
     ///
     /// # Errors
@@ -248,10 +257,8 @@ impl Lines {
     /// # Cancel safety
     /// Safe: no byte is lost, but the timeout of the line starts again.
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
-        let mut deadline = Instant::now() + self.limits.within;
-        if self.are_of_stranger() {
-            deadline = deadline.min(self.until);
-        }
+        let deadline = Instant::now() + self.limits.within;
+        let deadline = self.until.map_or(deadline, |until| until.min(deadline));
         loop {
             if let Some(end) = self.chunk.iter().position(|byte| *byte == b'\n') {
                 let piece = self.chunk.split_to(end + 1).slice(..end);

@@ -10,6 +10,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Error;
 use serde_json::value::RawValue;
 
+use super::problem::{Problem, ProblemCode};
+
 /// The most values of an object with a few fields, including those within others. Names of fields do not count.
 pub const FEW: usize = 4096;
 
@@ -71,24 +73,43 @@ fn exceeds(json: &[u8], most: usize) -> bool {
     false
 }
 
-/// The texts of the elements of an array. Those beyond the limit are only counted.
-#[derive(Debug)]
-pub struct Elements<'a> {
-    /// The first elements.
-    pub texts: Vec<&'a str>,
-    /// The number of all elements.
-    pub count: usize,
+/// The reason why bytes were not split into the elements of an array.
+#[derive(Debug, thiserror::Error)]
+pub enum ElementsError {
+    /// There are too many. The rest was not read.
+    #[error("more than {0} items are allowed only as lines (application/x-ndjson)")]
+    TooMany(usize),
+    /// They are not a JSON array.
+    #[error("body is not valid: {0}")]
+    Json(#[from] Error),
 }
 
-/// Splits a JSON array into the texts of its elements, each of which may be any JSON. Keeps at most `most`.
+impl From<ElementsError> for Problem {
+    fn from(error: ElementsError) -> Self {
+        let code = match error {
+            ElementsError::TooMany(_) => ProblemCode::TooLarge,
+            ElementsError::Json(_) => ProblemCode::Invalid,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// Splits a JSON array of at most `most` elements into their texts. Each may be any JSON.
 ///
 /// # Errors
-/// The bytes are not a JSON array.
-pub fn elements(json: &[u8], most: usize) -> Result<Elements<'_>, Error> {
+/// There are more, or the bytes are not a JSON array.
+pub fn elements(json: &[u8], most: usize) -> Result<Vec<&str>, ElementsError> {
+    let mut texts = Vec::new();
     let mut from = serde_json::Deserializer::from_slice(json);
-    let all = from.deserialize_seq(First(most))?;
-    from.end()?;
-    Ok(all)
+    let split = from.deserialize_seq(Split {
+        most,
+        texts: &mut texts,
+    });
+    if texts.len() > most {
+        return Err(ElementsError::TooMany(most));
+    }
+    split.and_then(|()| from.end())?;
+    Ok(texts)
 }
 
 /// Returns the first element of an array of which perhaps only the beginning has arrived.
@@ -99,24 +120,26 @@ pub fn first_element(json: &[u8]) -> Option<&str> {
     Some(elements.next()?.ok()?.get())
 }
 
-struct First(usize);
+struct Split<'a, 'de> {
+    most: usize,
+    texts: &'a mut Vec<&'de str>,
+}
 
-impl<'de> Visitor<'de> for First {
-    type Value = Elements<'de>;
+impl<'de> Visitor<'de> for Split<'_, 'de> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON array")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Self::Value, A::Error> {
-        let (mut texts, mut count) = (Vec::new(), 0);
-        while let Some(element) = array.next_element::<&RawValue>()? {
-            count += 1;
-            if count <= self.0 {
-                texts.push(element.get());
+    fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<(), A::Error> {
+        while self.texts.len() <= self.most {
+            match array.next_element::<&RawValue>()? {
+                Some(element) => self.texts.push(element.get()),
+                None => break,
             }
         }
-        Ok(Elements { texts, count })
+        Ok(())
     }
 }
 
@@ -157,12 +180,17 @@ mod tests {
     }
 
     #[test]
-    fn of_an_array_the_first_elements_are_kept_and_all_are_counted() {
-        let all = elements(b" [1, {\"a\": [2]}, \"x\"] ", 2).unwrap();
-        assert_eq!((all.texts, all.count), (vec!["1", "{\"a\": [2]}"], 3));
-        assert_eq!(elements(b"[]", 2).unwrap().count, 0);
+    fn an_array_is_read_up_to_its_limit() {
+        let texts = elements(b" [1, {\"a\": [2]}, \"x\"] ", 3).unwrap();
+        assert_eq!(texts, ["1", "{\"a\": [2]}", "\"x\""]);
+        assert!(elements(b"[]", 2).unwrap().is_empty());
+        for many in ["[1,2,3]", "[1,2,3,", "[1,2,3 no JSON"] {
+            let error = elements(many.as_bytes(), 2).unwrap_err();
+            assert!(matches!(error, ElementsError::TooMany(2)), "{many}");
+        }
         for bad in ["{}", "[1", "[1] 2", "1", ""] {
-            assert!(elements(bad.as_bytes(), 2).is_err(), "{bad}");
+            let error = elements(bad.as_bytes(), 2).unwrap_err();
+            assert!(matches!(error, ElementsError::Json(_)), "{bad}");
         }
     }
 

@@ -23,6 +23,10 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 const MAX_FIELDS: usize = 32;
 /// The most characters of the name of an invalid field.
 const MAX_FIELD: usize = 128;
+/// The most characters of a text of a brief problem.
+const MAX_BRIEF: usize = 128;
+/// The most fields of a brief problem.
+const MAX_BRIEF_ERRORS: usize = 2;
 
 /// The kind of a problem. Clients may rely on it: codes and statuses never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -304,6 +308,18 @@ impl Problem {
     pub fn retry_after(mut self, after: Duration) -> Self {
         let seconds = after.as_millis().div_ceil(1000);
         self.retry_after = Some(u32::try_from(seconds).unwrap_or(u32::MAX));
+        self
+    }
+
+    /// Shortens its texts, of which a request may contain any length. For the results of a batch, which come many at a time.
+    #[must_use]
+    pub fn brief(mut self) -> Self {
+        self.detail = shorten_to(&self.detail, MAX_BRIEF).into();
+        self.errors.truncate(MAX_BRIEF_ERRORS);
+        for error in &mut self.errors {
+            error.field = shorten_to(&error.field, MAX_BRIEF);
+            error.detail = shorten_to(&error.detail, MAX_BRIEF);
+        }
         self
     }
 
