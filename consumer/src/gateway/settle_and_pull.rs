@@ -14,7 +14,6 @@ use utoipa::ToSchema;
 use super::Gateway;
 use super::answer::{Answer, DeliveryBody};
 use super::batch::{ItemResult, SettleItem, Verb};
-use super::handed::no_room;
 use super::pull::{PullOptions, Taken, find, take};
 
 /// The results of the outcomes, and the deliveries that were pulled after them.
@@ -84,7 +83,8 @@ pub(super) async fn settle_and_pull(
     answered.or_else(|_| {
         // There is no memory for the deliveries, which were handed back.
         let mut memory = gateway.results();
-        memory.try_add(results.get().len()).map_err(no_room)?;
+        // Even without memory for them: an error would say that nothing was settled.
+        let _ = memory.try_add(results.get().len());
         Ok(nothing(&results, memory))
     })
 }

@@ -24,7 +24,7 @@ const MAX_FIELDS: usize = 32;
 /// The most characters of the name of an invalid field.
 const MAX_FIELD: usize = 128;
 /// The most characters of a text of a brief problem.
-const MAX_BRIEF: usize = 128;
+const MAX_BRIEF: usize = 160;
 /// The most fields of a brief problem.
 const MAX_BRIEF_ERRORS: usize = 2;
 
@@ -311,7 +311,7 @@ impl Problem {
         self
     }
 
-    /// Shortens its texts, of which a request may contain any length. For the results of a batch, which come many at a time.
+    /// Shortens its texts, which may repeat a text of the request of any length. For the results of a batch, which come many at a time.
     #[must_use]
     pub fn brief(mut self) -> Self {
         self.detail = shorten_to(&self.detail, MAX_BRIEF).into();

@@ -1,10 +1,10 @@
 package lisa.relay;
 
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.net.http.HttpHeaders;
 import java.net.http.HttpResponse.BodySubscriber;
 import java.nio.ByteBuffer;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
@@ -13,10 +13,9 @@ import java.util.concurrent.Flow.Subscription;
 /** Reads the body of an answer up to a limit. Refuses compressed ones: a few bytes could become gigabytes. */
 final class BoundedBody implements BodySubscriber<byte[]> {
     private final CompletableFuture<byte[]> body = new CompletableFuture<>();
-    private final List<ByteBuffer> parts = new ArrayList<>();
+    private final ByteArrayOutputStream bytes = new ByteArrayOutputStream();
     private final boolean isCompressed;
     private final int limit;
-    private int size;
     private Subscription subscription;
 
     BoundedBody(HttpHeaders headers, int limit) {
@@ -39,13 +38,14 @@ final class BoundedBody implements BodySubscriber<byte[]> {
     @Override
     public void onNext(List<ByteBuffer> parts) {
         for (ByteBuffer part : parts) {
-            if (part.remaining() > limit - size) {
+            if (part.remaining() > limit - bytes.size()) {
                 refuse("it is longer than " + limit + " bytes");
                 return;
             }
-            size += part.remaining();
+            byte[] copy = new byte[part.remaining()];
+            part.get(copy);
+            bytes.write(copy, 0, copy.length);
         }
-        this.parts.addAll(parts);
     }
 
     @Override
@@ -55,9 +55,7 @@ final class BoundedBody implements BodySubscriber<byte[]> {
 
     @Override
     public void onComplete() {
-        ByteBuffer all = ByteBuffer.allocate(size);
-        parts.forEach(all::put);
-        body.complete(all.array());
+        body.complete(bytes.toByteArray());
     }
 
     private void refuse(String reason) {

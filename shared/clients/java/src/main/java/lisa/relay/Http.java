@@ -15,6 +15,7 @@ import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Function;
 import java.util.regex.Pattern;
 
@@ -73,15 +74,17 @@ final class Http {
      */
     <T> CompletableFuture<T> exchange(Request request, Function<Object, T> read, CompletableFuture<Void> stop) {
         CompletableFuture<T> result = new CompletableFuture<>();
+        // True once the answer is complete, or a stop comes before that.
+        AtomicBoolean hasEnded = new AtomicBoolean();
         try {
             // The asynchronous call of the HTTP client would need a thread of the common pool.
-            Future<?> sending = Threads.POOL.submit(() -> send(request, read, result));
+            Future<?> sending = Threads.POOL.submit(() -> send(request, read, result, hasEnded));
             Future<?> limit = Threads.later(timeout.plus(request.serverWait), () -> stop.completeExceptionally(new TimeoutException("timeout")));
             result.whenComplete((value, error) -> limit.cancel(false));
             stop.whenComplete((done, late) -> {
-                if (result.isDone()) return;
+                if (!hasEnded.compareAndSet(false, true)) return;
                 Throwable reason = late == null ? new CancellationException("it was stopped") : late;
-                // Closes the connection, unless the answer is complete.
+                // Closes the connection.
                 if (result.completeExceptionally(request.unanswered(reason))) sending.cancel(true);
             });
         } catch (Throwable error) {
@@ -91,9 +94,11 @@ final class Http {
         return result;
     }
 
-    private <T> void send(Request request, Function<Object, T> read, CompletableFuture<T> result) {
+    private <T> void send(Request request, Function<Object, T> read, CompletableFuture<T> result, AtomicBoolean hasEnded) {
         try {
-            result.complete(read(client.send(withHeaders(request), answer -> new BoundedBody(answer.headers(), request.limit())), read));
+            HttpResponse<byte[]> answer = client.send(withHeaders(request), head -> new BoundedBody(head.headers(), request.limit()));
+            // A complete answer counts, since the gateway does not take its messages back.
+            if (hasEnded.compareAndSet(false, true)) result.complete(read(answer, read));
         } catch (LisaException error) {
             result.completeExceptionally(error);
         } catch (Throwable error) {
