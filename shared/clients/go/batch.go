@@ -296,8 +296,8 @@ func (b *batcher[T]) run() {
 	hasEnded = true
 }
 
-// waitForMore yields until the code that runs now adds no more: about a microsecond if nothing runs, and never much longer than one
-// yield. The code may run on another processor, so a single yield shows little.
+// waitForMore yields until the code that runs now adds no more: about a microsecond if nothing runs, and at most 1 ms, unless a
+// single yield takes longer. The code may run on another processor, so a single yield shows little.
 func (b *batcher[T]) waitForMore() {
 	start, seen := time.Now(), 0
 	for quiet := 0; quiet < 4 && seen < maxItems && time.Since(start) < time.Millisecond; quiet++ {

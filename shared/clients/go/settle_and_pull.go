@@ -12,16 +12,41 @@ import (
 func (w *worker) send(ctx context.Context, items []*item) ([]Result[Ended], Error) {
 	max := 0
 	w.mu.Lock()
-	if w.areReady {
+	if w.areReady && !w.isRefused {
 		max = w.reserve(w.sending)
 	}
 	w.sending += len(items)
 	w.mu.Unlock()
 	defer w.update(func() { w.sending -= len(items) })
-	if max == 0 {
-		return w.client.settle(ctx, items)
+	var results []Result[Ended]
+	var failure Error
+	if max > 0 {
+		results, failure = w.settleAndPull(ctx, items, max)
 	}
-	return w.settleAndPull(ctx, items, max)
+	isRefused := failure != nil && !failure.Retryable()
+	if isRefused {
+		// It says nothing about the outcomes.
+		w.options.Log("cannot settle and pull in one request", failure)
+		w.update(func() { w.isRefused = true })
+	}
+	if max == 0 || isRefused {
+		results, failure = w.client.settle(ctx, items)
+	}
+	if areRepeated(results, failure) {
+		// They count for the next pull.
+		w.update(func() { w.areReady = false })
+	}
+	return results, failure
+}
+
+// areRepeated reports whether outcomes are sent again after a pause.
+func areRepeated(results []Result[Ended], whole Error) bool {
+	for _, result := range results {
+		if failure, isError := result.Err.(Error); isError && failure.Retryable() {
+			return true
+		}
+	}
+	return whole != nil
 }
 
 func (w *worker) settleAndPull(ctx context.Context, items []*item, max int) ([]Result[Ended], Error) {
@@ -38,10 +63,6 @@ func (w *worker) settleAndPull(ctx context.Context, items []*item, max int) ([]R
 		results, deliveries, err = w.client.readSettledAndPulled(text, len(items), max)
 		return err
 	})
-	if failure != nil && !failure.Retryable() {
-		// The next pull shows what is wrong with pulls. It says nothing about the outcomes.
-		return w.client.settle(ctx, items)
-	}
 	return results, failure
 }
 

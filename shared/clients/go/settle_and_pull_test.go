@@ -49,7 +49,9 @@ func (b *busy) work(t *testing.T, stopAt string, options WorkOptions) (handled, 
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	b.requests = make(chan string, 100)
-	options.Log = func(text string, err error) { t.Error(text, err) }
+	if options.Log == nil {
+		options.Log = func(text string, err error) { t.Error(text, err) }
+	}
 	err := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if urls.Base(r.URL.Path) == stopAt {
 			stop()
@@ -97,7 +99,12 @@ func TestOutcomesAreSentAgainAfterASettleAndPullThatFailed(t *testing.T) {
 		"no results":  func(w http.ResponseWriter, delivery string) { fmt.Fprintf(w, `{"deliveries": [%s]}`, delivery) },
 	} {
 		// The message of the failed pull is delivered again after its lease.
-		handled, requests := (&busy{answer: answer}).work(t, "3", WorkOptions{})
+		var logged []string
+		options := WorkOptions{Log: func(text string, _ error) { logged = append(logged, text) }}
+		handled, requests := (&busy{answer: answer}).work(t, "3", options)
+		if isRefused := name == "unknown"; (len(logged) == 1) != isRefused {
+			t.Error(name, logged)
+		}
 		expected := []string{
 			`pull `,
 			`settle-and-pull lease=60000ms&max=1[{"token":"t1","ack":true}]`,

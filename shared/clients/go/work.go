@@ -140,6 +140,8 @@ type worker struct {
 	settling, sending int
 	// True if the last pull found so many messages that more are probably ready.
 	areReady bool
+	// True once a request that also pulls was refused.
+	isRefused bool
 	// The failed pulls since the last one that succeeded.
 	failures  int
 	isStopped bool
@@ -282,6 +284,7 @@ func (w *worker) pullFailed(err error) {
 	}
 	w.options.Log("cannot pull; retrying", err)
 	w.mu.Lock()
+	w.areReady = false
 	w.failures++
 	failures := w.failures
 	w.mu.Unlock()

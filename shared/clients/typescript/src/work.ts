@@ -106,6 +106,8 @@ class Worker {
   #failures = 0;
   /** True if the last pull found so many messages that more are probably ready. */
   #areReady = false;
+  /** False once a request that also pulls was refused. */
+  #maySettleAndPull = true;
   #repeatUntil = Infinity;
   #changed: () => void = () => {};
 
@@ -164,6 +166,7 @@ class Worker {
         if (!signal.aborted) {
           if (!(error instanceof LisaError) || !error.retryable) throw error;
           this.#log("cannot pull; retrying", error);
+          this.#areReady = false;
           await pause(++this.#failures, error.retryAfter, signal);
         }
         return { deliveries: [] };
@@ -173,23 +176,35 @@ class Worker {
 
   /** Sends outcomes. While messages are ready, pulls in the same request. */
   async #send(items: readonly Item[]): Promise<(Ended | LisaError)[] | LisaError> {
-    const max = this.#areReady && !this.#pullOptions.signal.aborted ? this.#wanted(this.#sending) : 0;
+    const mayPull = this.#areReady && this.#maySettleAndPull && !this.#pullOptions.signal.aborted;
+    const max = mayPull ? this.#wanted(this.#sending) : 0;
     this.#sending += items.length;
     try {
-      if (max === 0) return await this.#calls.settle(items);
-      const { results } = await this.#counted(max, async () => {
-        try {
-          return await this.#calls.settleAndPull(items, { ...this.#pullOptions, max }, this.#ofDeliveries);
-        } catch (error) {
-          if (!(error instanceof LisaError)) throw error;
-          // The next pull shows what is wrong with pulls. It says nothing about the outcomes.
-          return { results: error.retryable ? error : await this.#calls.settle(items), deliveries: [] };
-        }
-      });
+      let results = max > 0 ? await this.#settleAndPull(items, max) : await this.#calls.settle(items);
+      if (max > 0 && results instanceof LisaError && !results.retryable) {
+        // It says nothing about the outcomes.
+        this.#log("cannot settle and pull in one request", results);
+        this.#maySettleAndPull = false;
+        results = await this.#calls.settle(items);
+      }
+      // Those that are repeated later count for the next pull.
+      if (results instanceof LisaError || results.some((one) => one instanceof LisaError && one.retryable)) this.#areReady = false;
       return results;
     } finally {
       this.#sending -= items.length;
     }
+  }
+
+  async #settleAndPull(items: readonly Item[], max: number): Promise<(Ended | LisaError)[] | LisaError> {
+    const { results } = await this.#counted(max, async () => {
+      try {
+        return await this.#calls.settleAndPull(items, { ...this.#pullOptions, max }, this.#ofDeliveries);
+      } catch (error) {
+        if (!(error instanceof LisaError)) throw error;
+        return { results: error, deliveries: [] };
+      }
+    });
+    return results;
   }
 
   /** Counts a pull while it is in flight, and handles what it returns. */

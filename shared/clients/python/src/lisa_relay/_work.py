@@ -108,7 +108,7 @@ class Worker:
     """Pulls as many messages as there are free handlers.
 
     Sends outcomes in batches while the next messages are pulled and handled: up to `concurrency` outcomes may be in
-    flight. While messages are ready, a batch of outcomes is also a pull. The worker has the calls of its deliveries.
+    flight. While messages are ready, a batch of outcomes is also a pull. It makes the calls of its deliveries.
     """
 
     def __init__(
@@ -128,6 +128,8 @@ class Worker:
         self._settling = self._sending = 0
         # True if the last pull found so many messages that more are probably ready.
         self._are_ready = False
+        # False once a request that also pulls was refused.
+        self._may_settle_and_pull = True
         self._is_cancelled = False
         self._repeat_until = math.inf
         self._failure: Exception | None = None
@@ -233,7 +235,8 @@ class Worker:
 
     def _send(self, items: list[Item]) -> Awaitable[Answer[Ended]]:
         """Sends outcomes. While messages are ready, pulls in the same request."""
-        count = self._wanted(self._sending) if self._are_ready and not self._is_stopping else 0
+        may_pull = self._are_ready and self._may_settle_and_pull and not self._is_stopping
+        count = self._wanted(self._sending) if may_pull else 0
         self._sending += len(items)
         if count:
             self._begin_pull(count)
@@ -242,11 +245,20 @@ class Worker:
 
     async def _sent(self, items: list[Item], count: int) -> Answer[Ended]:
         try:
-            return await (self._send_and_pull(items, count) if count else self._calls.settle(items))
+            answer = await (self._settle_and_pull(items, count) if count else self._calls.settle(items))
+            if count and isinstance(answer, LisaError) and not answer.retryable:
+                # It says nothing about the outcomes.
+                log.warning("cannot settle and pull in one request: %s", answer)
+                self._may_settle_and_pull = False
+                answer = await self._calls.settle(items)
+            # Those that are repeated later count for the next pull.
+            if isinstance(answer, LisaError) or any(isinstance(one, LisaError) and one.retryable for one in answer):
+                self._are_ready = False
+            return answer
         finally:
             self._sending -= len(items)
 
-    async def _send_and_pull(self, items: list[Item], count: int) -> Answer[Ended]:
+    async def _settle_and_pull(self, items: list[Item], count: int) -> Answer[Ended]:
         sending = cast("asyncio.Task[Any]", asyncio.current_task())
         # The end of the worker waits for it.
         self._tasks.add(sending)
@@ -256,8 +268,7 @@ class Worker:
                 self._handle_all(answer.deliveries, count)
                 return answer.results
             self._are_ready = False
-            # The next pull shows what is wrong with pulls. It says nothing about the outcomes.
-            return answer if answer.retryable else await self._calls.settle(items)
+            return answer
         finally:
             self._end_pull(count)
             self._tasks.discard(sending)

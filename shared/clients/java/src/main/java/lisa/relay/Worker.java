@@ -64,6 +64,8 @@ public final class Worker implements Runnable, AutoCloseable {
     private int sending;
     /** True if the last pull found so many messages that more are probably ready. */
     private boolean areReady;
+    /** True once a request that also pulls was refused. */
+    private boolean isRefused;
     private boolean hasBegun;
     private boolean isStopped;
     private RuntimeException failure;
@@ -234,12 +236,12 @@ public final class Worker implements Runnable, AutoCloseable {
     /** Waits for a change, or until it is time to look at the leases. Returns the number of messages to pull now. */
     private synchronized int awaitPull() throws InterruptedException {
         if (ownPull() == 0 && !hasEnded()) wait(lookEvery);
-        return begin(ownPull());
+        return beginPull(ownPull());
     }
 
     /** Returns the number of messages that the thread of the worker has to pull now. A batch of outcomes may be that pull. */
     private int ownPull() {
-        return areReady && settles.isScheduled() ? 0 : wanted(settling);
+        return areReady && !isRefused && settles.isScheduled() ? 0 : wanted(settling);
     }
 
     /** Wakes the thread of the worker if there is something to do. */
@@ -262,7 +264,7 @@ public final class Worker implements Runnable, AutoCloseable {
     }
 
     /** Counts a pull for this many messages, if any, until {@link #endPull}. Returns their number. */
-    private int begin(int max) {
+    private int beginPull(int max) {
         if (max > 0) pulls++;
         requested += max;
         return max;
@@ -285,6 +287,9 @@ public final class Worker implements Runnable, AutoCloseable {
     private void failPull(int max, Throwable error) {
         if (!isStopped() && error instanceof LisaException failed && failed.isRetryable()) {
             log("cannot pull; retrying", error);
+            synchronized (this) {
+                areReady = false;
+            }
             CompletableFuture<Void> pause = Values.begin(() -> Values.pause(failures.incrementAndGet(), failed.retryAfter()));
             addWait(pause);
             pause.whenComplete((done, none) -> endPull(max, List.of()));
@@ -323,13 +328,15 @@ public final class Worker implements Runnable, AutoCloseable {
         return Values.after(max > 0 ? settleAndPull(items, max) : settle(items), (results, error) -> {
             synchronized (this) {
                 sending -= items.size();
+                // Those that are repeated later count for the next pull.
+                if (error != null || results.stream().anyMatch(Worker::isRepeated)) areReady = false;
             }
         });
     }
 
     /** Returns the number of messages to pull in the same request. */
     private synchronized int beginSend(int count) {
-        int max = areReady ? begin(wanted(sending)) : 0;
+        int max = areReady && !isRefused ? beginPull(wanted(sending)) : 0;
         sending += count;
         changed();
         return max;
@@ -343,13 +350,23 @@ public final class Worker implements Runnable, AutoCloseable {
             if (error == null) {
                 results.complete(answer.results());
             } else if (error instanceof LisaException failed && !failed.isRetryable()) {
-                // The next pull shows what is wrong with pulls. It says nothing about the outcomes.
+                // It says nothing about the outcomes.
+                log("cannot settle and pull in one request", error);
+                refuse();
                 settle(items).whenComplete((settled, failure) -> Values.complete(results, settled, failure));
             } else {
                 results.completeExceptionally(error);
             }
         });
         return results;
+    }
+
+    private static boolean isRepeated(Result<Ended> result) {
+        return !result.isOk() && result.error().isRetryable();
+    }
+
+    private synchronized void refuse() {
+        isRefused = true;
     }
 
     private CompletableFuture<List<Result<Ended>>> settle(List<Item> items) {
@@ -383,14 +400,17 @@ public final class Worker implements Runnable, AutoCloseable {
     }
 
     private void endHandler(Running one, Outcome outcome) {
+        CompletableFuture<Ended> settled = null;
         synchronized (this) {
             running.remove(one);
-            settling++;
-            // Before the thread of the worker sees the free handler: the outcome can go with the next pull.
-            if (one.delivery.isSettled() || one.delivery.isLost()) endSettle();
-            else settle(one, outcome, false);
+            if (!one.delivery.isSettled() && !one.delivery.isLost()) {
+                settling++;
+                // Before the thread of the worker sees the free handler: the outcome can go with the next pull.
+                settled = one.delivery.settleAsync(outcome);
+            }
             changed();
         }
+        if (settled != null) whenSettled(one, outcome, false, settled);
     }
 
     private synchronized void endSettle() {
@@ -400,8 +420,12 @@ public final class Worker implements Runnable, AutoCloseable {
 
     /** Settles. Repeats it until the lease ends, since the work is done; after a stop, for half a minute. */
     private void settle(Running one, Outcome outcome, boolean isCorrection) {
+        whenSettled(one, outcome, isCorrection, one.delivery.settleAsync(outcome));
+    }
+
+    private void whenSettled(Running one, Outcome outcome, boolean isCorrection, CompletableFuture<Ended> settled) {
         String id = one.delivery.id();
-        one.delivery.settleAsync(outcome).whenComplete((ended, error) -> {
+        settled.whenComplete((ended, error) -> {
             if (error instanceof ProblemException problem && problem.code().equals("invalid") && !isCorrection) {
                 log("the outcome of " + id + " is wrong", error);
                 settle(one, Outcome.retry("the handler returned a wrong outcome: " + error.getMessage()), true);
