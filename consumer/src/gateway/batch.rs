@@ -39,7 +39,7 @@ const MAX_ITEMS: usize = 1000;
 pub(super) const ROOM: usize = 64 * 1024 * 1024;
 /// The part of it that one client can hold.
 pub(super) const ROOM_OF_ONE: usize = ROOM / 2;
-/// The memory that the result of an item counts as, in bytes: more than that of a failure, unless its text is escaped.
+/// The memory that the result of an item counts as, in bytes: about that of the longest failure.
 const RESULT: usize = 1024;
 /// The results of an array that do not count: they fit into the buffers of its connection.
 const FREE_RESULTS: usize = 50;

@@ -44,7 +44,7 @@ fields! {
     pub(super) struct PullOptions, schema = "Pull", check = named {
         /// The maximum number of deliveries.
         max: usize = 1, in 1..=MAX_BATCH;
-        /// The time to wait for the first message.
+        /// The time to wait for the first message. With `settle-and-pull`, it must be zero.
         wait: Duration = Duration::ZERO, in Duration::ZERO..=MAX_WAIT;
         /// The lease (visibility timeout) of each delivery. By default, that of the topic.
         lease: Option<Duration> = None, in MIN_LEASE..=MAX_LEASE;

@@ -52,8 +52,9 @@ pub(super) async fn settle_and_pull(
     // Without it, no token can be verified.
     gateway.key()?;
     if !options.wait.is_zero() {
-        let detail = "wait: must be 0s, since the results would wait, too";
-        return Err(Problem::new(ProblemCode::Invalid, detail));
+        let detail = "must be 0s, since the results would wait, too";
+        let problem = Problem::new(ProblemCode::Invalid, format!("wait: {detail}"));
+        return Err(problem.error("wait", detail));
     }
     // Boxed, or the future would have their size while it waits.
     let (topic, group) = Box::pin(find(&gateway, &topic, &group)).await?;
@@ -80,21 +81,22 @@ pub(super) async fn settle_and_pull(
             return Ok(nothing(&results, memory));
         }
     };
-    answered.or_else(|_| {
+    Ok(answered.unwrap_or_else(|_| {
         // There is no memory for the deliveries, which were handed back.
         let mut memory = gateway.results();
         // Even without memory for them: an error would say that nothing was settled.
         let _ = memory.try_add(results.get().len());
-        Ok(nothing(&results, memory))
-    })
+        nothing(&results, memory)
+    }))
 }
 
 /// Returns the response without deliveries.
 fn nothing(results: &RawValue, memory: Share) -> Response {
-    let text = format!(r#"{{"results":{results},"deliveries":[]}}"#);
-    (
-        [(CONTENT_TYPE, "application/json")],
-        Body::from(memory.hold(text.into())),
-    )
-        .into_response()
+    let body = SettledAndPulled {
+        results,
+        deliveries: Vec::new(),
+    };
+    let text = serde_json::to_vec(&body).expect("texts always serialize");
+    let body = Body::from(memory.hold(text.into()));
+    ([(CONTENT_TYPE, "application/json")], body).into_response()
 }

@@ -183,11 +183,11 @@ async fn handle(State(service): State<Arc<Service>>, request: Request) -> Respon
                 let (call, body, admitted) = admit(&service, parts, body, &action).await?;
                 let client = admitted.client();
                 let response = admitted.scope(dispatch(&call, &action, body)).await?;
-                Ok(match &*action {
+                match &*action {
                     // Its memory counts as that of a pull.
-                    "ReceiveMessage" => response,
-                    _ => service.counts.unread().hold(client, response).await,
-                })
+                    "ReceiveMessage" => Ok(response),
+                    _ => Ok(service.counts.unread().try_hold(client, response).await?),
+                }
             };
             let answer = answer.await;
             if let Some(metrics) = &service.gateway.process().metrics {

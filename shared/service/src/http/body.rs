@@ -1,7 +1,7 @@
 //! Reads request bodies in bounded memory and time: whole, or line by line.
 //!
 //! Enforces only sizes and times; the routes interpret the bytes. Clients that were not admitted share less memory, and all
-//! lines of one together have the time of one line.
+//! lines of one together have the time of one line until a line takes effect.
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::{IntoResponse, Response};
@@ -413,6 +413,26 @@ mod tests {
         let mut lines = Lines::new(stalled(), 100, &at_once());
         assert!(matches!(lines.next().await, Some(Err(BodyError::Timeout))));
         assert!(lines.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lines_of_a_stranger_have_the_time_of_one_until_one_takes_effect() {
+        let limits = BodyLimits::new(Duration::from_secs(30));
+        let every_20_s = || {
+            Body::from_stream(stream::repeat(()).then(async |()| {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+                Ok::<_, Infallible>("x\n")
+            }))
+        };
+        let mut lines = Lines::new(every_20_s(), 5, &limits);
+        assert_eq!(lines.next().await.unwrap().unwrap(), "x");
+        let late = lines.next().await;
+        assert!(matches!(late, Some(Err(BodyError::Timeout))), "{late:?}");
+        let mut lines = Lines::new(every_20_s(), 5, &limits);
+        for _ in 0..5 {
+            assert_eq!(lines.next().await.unwrap().unwrap(), "x");
+            lines.took_effect();
+        }
     }
 
     /// Reads as a client with a token does.

@@ -23,10 +23,8 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 const MAX_FIELDS: usize = 32;
 /// The most characters of the name of an invalid field.
 const MAX_FIELD: usize = 128;
-/// The most characters of a text of a brief problem.
+/// The most bytes of a text of a brief problem.
 const MAX_BRIEF: usize = 160;
-/// The most fields of a brief problem.
-const MAX_BRIEF_ERRORS: usize = 2;
 
 /// The kind of a problem. Clients may rely on it: codes and statuses never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -311,14 +309,15 @@ impl Problem {
         self
     }
 
-    /// Shortens its texts, which may repeat a text of the request of any length. For the results of a batch, which come many at a time.
+    /// Shortens its texts, which may repeat a text of the request of any length, and keeps one field. For the results of a batch,
+    /// which come many at a time.
     #[must_use]
     pub fn brief(mut self) -> Self {
-        self.detail = shorten_to(&self.detail, MAX_BRIEF).into();
-        self.errors.truncate(MAX_BRIEF_ERRORS);
+        self.detail = brief(&self.detail).into();
+        self.errors.truncate(1);
         for error in &mut self.errors {
-            error.field = shorten_to(&error.field, MAX_BRIEF);
-            error.detail = shorten_to(&error.detail, MAX_BRIEF);
+            error.field = brief(&error.field);
+            error.detail = brief(&error.detail);
         }
         self
     }
@@ -334,6 +333,15 @@ impl Problem {
     pub fn detail(&self) -> &str {
         &self.detail
     }
+}
+
+/// Shortens a text, and replaces control characters, each of which would take six bytes of JSON.
+fn brief(text: &str) -> String {
+    let mut short = text[..text.floor_char_boundary(MAX_BRIEF)].replace(char::is_control, "?");
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
 }
 
 /// Lists what is wrong with the fields of a request: the first 32 problems, each with up to 128 characters of its field. A

@@ -37,30 +37,39 @@ impl Unread {
     /// Returns a response to this client, which holds its memory until it is written; the problem `unavailable` if the client
     /// or all clients have too many.
     pub async fn hold(&self, client: Client, response: Response) -> Response {
+        let held = self.try_hold(client, response).await;
+        held.unwrap_or_else(IntoResponse::into_response)
+    }
+
+    /// Returns a response like [`Unread::hold`].
+    ///
+    /// # Errors
+    /// The client or all clients have too many.
+    pub async fn try_hold(&self, client: Client, response: Response) -> Result<Response, Problem> {
         let size = response.body().size_hint().exact().unwrap_or(0);
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         if size <= FREE {
-            return response;
+            return Ok(response);
         }
         let mut room = self.0.begin(client);
         if let Err(shortage) = room.try_add(size.min(self.0.of_one())) {
-            return refuse(shortage);
+            return Err(refusal(shortage));
         }
         let (parts, body) = response.into_parts();
         match to_bytes(body, size).await {
-            Ok(bytes) => Response::from_parts(parts, Body::from(room.hold(bytes))),
-            Err(_) => refuse(Shortage::OfAll),
+            Ok(bytes) => Ok(Response::from_parts(parts, Body::from(room.hold(bytes)))),
+            Err(_) => Err(refusal(Shortage::OfAll)),
         }
     }
 }
 
-fn refuse(shortage: Shortage) -> Response {
+fn refusal(shortage: Shortage) -> Problem {
     let of_client = match shortage {
         Shortage::OfClient => " of this client",
         Shortage::OfAll => "",
     };
     let detail = format!("too many large responses{of_client} are not read yet; retry later");
-    Problem::new(ProblemCode::Unavailable, detail).into_response()
+    Problem::new(ProblemCode::Unavailable, detail)
 }
 
 #[cfg(test)]
