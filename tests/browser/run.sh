@@ -40,7 +40,7 @@ trap finish EXIT
 
 # Starts a relay in a directory, with these arguments, and sets `port` to its port.
 relay() {
-  port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+  port=$(bash tests/free-port.sh)
   mkdir "$dir/$1"
   (cd "$dir/$1" && exec "$bin/lisa-manager" dev --listen "127.0.0.1:$port" "${@:2}") >"$dir/$1.log" 2>&1 &
   pids+=($!)

@@ -24,7 +24,7 @@ finish() {
 }
 trap finish EXIT
 
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+free_port() { bash "$root/tests/free-port.sh"; }
 cat >"$dir/lisa.toml" <<TOML
 redis.url = "unix://$dir/redis.sock"
 topics.orders.groups = ["billing"]

@@ -21,7 +21,7 @@ finish() {
   rm -rf "$dir"
 }
 trap finish EXIT
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+free_port() { bash tests/free-port.sh; }
 lisa=$(free_port)
 web=$(free_port)
 cp config/prometheus/rules.yml config/prometheus/alerts.yml "$dir/"

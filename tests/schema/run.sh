@@ -22,7 +22,7 @@ finish() {
 }
 trap finish EXIT
 
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+free_port() { bash tests/free-port.sh; }
 producer=$(free_port)
 manager=$(free_port)
 cat >"$dir/lisa.toml" <<TOML

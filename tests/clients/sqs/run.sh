@@ -16,7 +16,7 @@ finish() {
 }
 trap finish EXIT
 
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+port=$(bash tests/free-port.sh)
 export SQS_ENDPOINT=http://127.0.0.1:$port SQS_SERVER=${1:-lisa}
 wait_for() {
   python3 - "$1" <<'PY'
