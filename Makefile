@@ -41,7 +41,7 @@ deny: ## Check licenses, bans and sources of the dependencies, and advisories if
 bench: redis ## Benchmark this machine, next to the limits of its Redis: ARGS="--quick", "--list", "--only throughput"
 	LISA_TEST_BROKERS=1 $(CARGO) bench -p lisa-tests --bench relay -- $(ARGS)
 
-bench-peers: redis ## Benchmark the same work on Lisa, its clients for TypeScript, Python, Java and Go, BullMQ, apalis, beanstalkd, RabbitMQ, NATS, pg-boss, streaq, arq and celery: ARGS="--quick", "--list", "--only bullmq"
+bench-peers: redis ## Benchmark the same work on Lisa, its clients for TypeScript, Python, Java and Go, BullMQ, apalis, beanstalkd, RabbitMQ, NATS, pg-boss, streaq, arq, taskiq and celery: ARGS="--quick", "--list", "--only bullmq"
 	LISA_TEST_BROKERS=1 $(CARGO) bench -p lisa-tests --bench peers -- $(ARGS)
 
 chaos: redis ## Inject random faults into the real binaries under load: ARGS="--quick", "--list", "--only redis-kill", "--seed 7"

@@ -89,7 +89,7 @@ go)
   command -v go >/dev/null || debian golang-go
   (cd "$here/$name" && GOFLAGS=-mod=mod GOTOOLCHAIN=local go build -o "$folder/$name/peer" .)
   ;;
-streaq | arq | celery)
+streaq | arq | taskiq | celery)
   need python3
   pins=("$here/$name/requirements.txt")
   if ! current "${pins[@]}"; then

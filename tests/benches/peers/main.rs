@@ -5,6 +5,7 @@
 //! clients of beanstalkd, RabbitMQ and NATS are this program again, started with the word `program`.
 
 mod beanstalkd;
+mod calls;
 mod lisa;
 #[path = "../report/machine.rs"]
 mod machine;
@@ -149,10 +150,15 @@ fn bench(options: &Options) {
             eprintln!();
         }
     }
+    let calls = options.wants("lisa").then(|| {
+        let calls = step("one caller", || calls::measure(scale));
+        eprintln!();
+        calls
+    });
     let command = options
         .command()
         .replacen("make bench", "make bench-peers", 1);
-    let mut report = table::report(&command, &all, rounds);
+    let mut report = table::report(&command, &all, calls, rounds);
     if let Some(percent) = steal.percent() {
         report.fact(
             "taken by other guests of the host",

@@ -35,7 +35,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// All, Lisa first.
-pub(crate) const PEERS: [Peer; 15] = [
+pub(crate) const PEERS: [Peer; 16] = [
     Peer {
         name: "lisa",
         title: "Lisa",
@@ -205,6 +205,18 @@ pub(crate) const PEERS: [Peer; 15] = [
         runtime: Some("Python"),
     },
     Peer {
+        name: "taskiq",
+        title: "taskiq",
+        settings: "Python, uvloop, hiredis; `RedisStreamBroker`, `ListRedisScheduleSource`; 500 tasks at once and the scheduler in one process, which looks for schedules every second; single: 50 in flight",
+        cannot: "no bulk call; schedules are looked for every second; no order by key",
+        bulk: 0,
+        single: 10_000,
+        drain: 5_000,
+        workers: &[1],
+        least_delay: MS,
+        runtime: Some("Python"),
+    },
+    Peer {
         name: "celery",
         title: "celery",
         settings: "Python, hiredis; 4 threads, prefetch 64, results, events, gossip, mingle and heartbeat off; single: one caller, which is synchronous",
@@ -249,6 +261,7 @@ impl Peer {
             "streaq" => include_str!("streaq/requirements.txt"),
             "arq" => include_str!("arq/requirements.txt"),
             "celery" => include_str!("celery/requirements.txt"),
+            "taskiq" => include_str!("taskiq/requirements.txt"),
             "pgboss" => include_str!("pgboss/package.json"),
             "beanstalkd" => return said(Command::new("beanstalkd").arg("-v")),
             "rabbitmq" | "nats" => return format!("{} {}", self.title, packaged(self.name)),
@@ -376,7 +389,7 @@ impl Install {
                 java
             }
             "go" => Command::new(folder.join("peer")),
-            "streaq" | "arq" | "celery" | "python" => {
+            "streaq" | "arq" | "taskiq" | "celery" | "python" => {
                 let mut python = Command::new(folder.join("venv/bin/python"));
                 python.env("PYTHONPATH", &self.sources);
                 python.env("PYTHONDONTWRITEBYTECODE", "1");

@@ -93,6 +93,16 @@ impl Store {
         format!("127.0.0.1:{port}")
     }
 
+    /// The ports of Lisa's producer and gateway; `None` for other servers.
+    pub(crate) fn ports(&self) -> Option<[u16; 2]> {
+        match self {
+            Self::Lisa {
+                manager, gateway, ..
+            } => Some([manager.port, gateway.port]),
+            _ => None,
+        }
+    }
+
     /// CPU seconds: of the thread of Redis that serves, or of all processes of another server.
     pub(crate) fn cpu(&self) -> Result<f64, String> {
         match self {

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::calls::{CALLS, Calls};
 use crate::measure::{LATENESS_DELAY, RATE, Speed};
 use crate::peers::{number_in, said};
 use crate::report::{Plot, Reach, Report, Section, number};
@@ -42,7 +43,12 @@ const CLIENTS: [(&str, &[Goal]); 4] = [
 const NONE: &str = "–";
 
 /// Makes the report of a run.
-pub(crate) fn report(command: &str, all: &[Found], rounds: usize) -> Report {
+pub(crate) fn report(
+    command: &str,
+    all: &[Found],
+    calls: Option<Result<Calls, String>>,
+    rounds: usize,
+) -> Report {
     let mut report = Report::new("Lisa beside its peers", machine::facts(command));
     report.fact("server", said(Command::new("redis-server").arg("-v")));
     let runtimes = [
@@ -83,6 +89,9 @@ pub(crate) fn report(command: &str, all: &[Found], rounds: usize) -> Report {
     }
     report.section(speeds(all));
     clients(&mut report, all);
+    if let Some(calls) = calls {
+        one_caller(&mut report, calls);
+    }
     report.section(waiting(all));
     report.section(settings(all));
     report
@@ -255,6 +264,35 @@ fn clients(report: &mut Report, all: &[Found]) {
             }
         }
         section.row(row);
+    }
+    report.section(section);
+}
+
+/// Adds the section of one caller, and what its calls are to take.
+fn one_caller(report: &mut Report, calls: Result<Calls, String>) {
+    let mut section = Section::new(
+        "One message at a time over HTTP",
+        "One caller with a connection to the producer and one to the gateway, which sends a message, pulls it and acknowledges \
+         it. The time of each call, in ms.",
+        &["call", "p50", "p99", "max"],
+    );
+    match calls {
+        Ok(calls) => {
+            for (name, times) in CALLS.iter().zip(calls) {
+                let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
+                let title = format!("one message at a time, {name}, p50");
+                report.reach(Reach::at_most(title, (0.35, 0.25), " ms", at(0.5)));
+                let mut row = vec![(*name).to_owned()];
+                row.extend([0.5, 0.99, 1.0].map(|share| number(at(share))));
+                section.row(row);
+            }
+        }
+        Err(why) => section.row([
+            format!("failed: {why}"),
+            NONE.into(),
+            NONE.into(),
+            NONE.into(),
+        ]),
     }
     report.section(section);
 }
