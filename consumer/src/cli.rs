@@ -14,7 +14,7 @@ use axum::Router;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use lisa_core::broker::{Broker, BrokerError, ConsumerInfo, Declare};
 use lisa_core::topic::SubscriptionGroup;
-use lisa_core::topic::{Group, Topic};
+use lisa_core::topic::{Group, Namespace, Topic};
 use lisa_producer::{Producer, ProducerOptions};
 use lisa_service::cli::{ConfigVerb, GlobalFlags, ProgramVerb, prompt};
 use lisa_service::config::{Config, SinkConfig, SinkSecrets};
@@ -31,9 +31,7 @@ use crate::sinks::AmqpSink;
 use crate::sinks::KafkaSink;
 #[cfg(feature = "sink-nats")]
 use crate::sinks::NatsSink;
-use crate::sinks::{
-    CommandSink, HttpSink, HttpSinkSettings, RedisStreamSink, SinkError, StdoutSink,
-};
+use crate::sinks::{CommandSink, HttpSink, RedisStreamSink, SinkError, StdoutSink};
 use crate::subscription::Subscription;
 
 /// The idle time below which a consumer counts as running.
@@ -352,7 +350,7 @@ fn of(runtime: &Runtime) -> Result<Option<Consumer>, StartError> {
         return Err(refused(&advice));
     }
     for (index, wanted) in config.consumer.subscriptions.iter().enumerate() {
-        let sink = sink(&wanted.sink)
+        let sink = sink(&wanted.sink, &config.namespace)
             .map_err(|error| refused(&format!("consumer.subscriptions[{index}].sink: {error}")))?;
         let (topic, group) = (wanted.topic.clone(), wanted.group.clone());
         let mut subscription =
@@ -384,38 +382,17 @@ async fn declare(runtime: &Runtime) -> Result<(), StartError> {
 }
 
 /// Builds the configured sink of a subscription.
-fn sink(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
+fn sink(config: &SinkConfig, namespace: &Namespace) -> Result<Box<dyn Handler>, SinkError> {
     Ok(match config {
         SinkConfig::Stdout => Box::new(StdoutSink::new(std::io::stdout())?),
-        SinkConfig::Http {
-            url,
-            secrets,
-            headers,
-            timeout,
-            allow_private,
-            retry_after,
-            target,
-            complete_url,
-            max_later,
-        } => Box::new(HttpSink::new(HttpSinkSettings {
-            url: url.expose().to_owned(),
-            secrets: secrets
-                .iter()
-                .map(|secret| secret.expose().parse())
-                .collect::<Result<_, _>>()?,
-            headers: headers.clone(),
-            timeout: *timeout,
-            allow_private: *allow_private,
-            retry_after: *retry_after,
-            target: *target,
-            complete_url: complete_url.clone(),
-            max_later: *max_later,
-        })?),
+        SinkConfig::Http(settings) => Box::new(HttpSink::new(settings.clone())?),
         #[cfg(feature = "sink-amqp")]
         SinkConfig::Amqp(settings) => Box::new(AmqpSink::new(settings.clone())),
         #[cfg(not(feature = "sink-amqp"))]
         SinkConfig::Amqp(_) => return Err(SinkError::Unsupported("sink-amqp")),
-        SinkConfig::RedisStream(settings) => Box::new(RedisStreamSink::new(settings.clone())),
+        SinkConfig::RedisStream(settings) => {
+            Box::new(RedisStreamSink::new(settings.clone(), namespace.clone()))
+        }
         #[cfg(feature = "sink-nats")]
         SinkConfig::Nats(settings) => Box::new(NatsSink::new(settings.clone())),
         #[cfg(not(feature = "sink-nats"))]
@@ -424,19 +401,15 @@ fn sink(config: &SinkConfig) -> Result<Box<dyn Handler>, SinkError> {
         SinkConfig::Kafka(settings) => Box::new(KafkaSink::new(settings.clone())?),
         #[cfg(not(feature = "sink-kafka"))]
         SinkConfig::Kafka(_) => return Err(SinkError::Unsupported("sink-kafka")),
-        SinkConfig::Command {
-            command,
-            environment,
-        } => {
-            let environment = environment.iter().map(String::as_str);
-            Box::new(CommandSink::new(command.clone())?.environment(environment)?)
-        }
+        SinkConfig::Command(settings) => Box::new(CommandSink::new(settings.clone())?),
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use lisa_service::command::CommandSinkSettings;
     use lisa_service::targets::{Away, TargetSettings};
+    use lisa_service::webhook::HttpSinkSettings;
 
     use super::*;
 
@@ -461,21 +434,26 @@ mod tests {
 
     #[test]
     fn each_kind_of_sink_is_built_and_a_useless_one_is_refused() {
-        let http = |secret: &str| SinkConfig::Http {
-            url: "https://example.com/hook".into(),
-            secrets: vec![secret.into()],
-            headers: Vec::new(),
-            timeout: std::time::Duration::from_secs(30),
-            allow_private: false,
-            retry_after: lisa_service::targets::RetryAfter::Retry,
-            target: TargetSettings::new(Away::Retry),
-            complete_url: None,
-            max_later: 1000,
+        let http = |secret: &str| {
+            SinkConfig::Http(HttpSinkSettings {
+                url: "https://example.com/hook".into(),
+                secrets: vec![secret.into()],
+                headers: Vec::new(),
+                timeout: std::time::Duration::from_secs(30),
+                allow_private: false,
+                retry_after: lisa_service::targets::RetryAfter::Retry,
+                target: TargetSettings::new(Away::Retry),
+                complete_url: None,
+                max_later: 1000,
+            })
         };
-        let command = |words: &[&str]| SinkConfig::Command {
-            command: words.iter().map(|&word| word.to_owned()).collect(),
-            environment: Vec::new(),
+        let command = |words: &[&str]| {
+            SinkConfig::Command(CommandSinkSettings {
+                command: words.iter().map(|&word| word.to_owned()).collect(),
+                environment: Vec::new(),
+            })
         };
+        let sink = |config: &SinkConfig| sink(config, &Namespace::default());
         for good in [SinkConfig::Stdout, command(&["true"])] {
             assert!(sink(&good).is_ok(), "{good:?}");
         }

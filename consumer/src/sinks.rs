@@ -26,9 +26,9 @@ pub mod stdout;
 #[cfg(feature = "sink-amqp")]
 pub use amqp::AmqpSink;
 #[cfg(feature = "sink-command")]
-pub use command::CommandSink;
+pub use command::{CommandSink, CommandSinkSettings};
 #[cfg(feature = "sink-http")]
-pub use http::{HttpSink, HttpSinkSettings, WebhookSecret};
+pub use http::{HttpSink, HttpSinkSettings};
 #[cfg(feature = "sink-kafka")]
 pub use kafka::KafkaSink;
 #[cfg(feature = "sink-nats")]

@@ -142,15 +142,16 @@ fn the_page_of_the_command_line_says_what_the_programs_do() {
     assert_current("shared/docs/reference/cli.md", &page);
 }
 
-/// Writes the table of keys after each line like `<!-- keys of redis -->`. A table also has the keys of the tables
-/// below it without a line of their own.
+/// Writes the table of keys after each line like `<!-- keys of redis -->`, or `<!-- keys of sink with type http -->` for a
+/// variant. A table also has the keys of the tables below it without a line of their own.
 fn with_keys(page: &str) -> String {
     const PLACE: &str = "<!-- keys of ";
     let place = |line: &str| {
-        let table = line.strip_prefix(PLACE)?.strip_suffix(" -->")?;
-        Some(table.replace("the rest", ""))
+        let place = line.strip_prefix(PLACE)?.strip_suffix(" -->")?;
+        let (table, variant) = place.split_once(" with ").unwrap_or((place, ""));
+        Some((table.replace("the rest", ""), variant.to_owned()))
     };
-    let places: Vec<String> = page.lines().filter_map(place).collect();
+    let places: Vec<(String, String)> = page.lines().filter_map(place).collect();
     let is_below = |table: &str, place: &str| {
         place.is_empty()
             || table == place
@@ -162,7 +163,9 @@ fn with_keys(page: &str) -> String {
     let mut lines = page.lines().peekable();
     while let Some(line) = lines.next() {
         let _ = writeln!(generated, "{line}");
-        let Some(table) = place(line) else { continue };
+        let Some((table, variant)) = place(line) else {
+            continue;
+        };
         while lines
             .next_if(|line| line.is_empty() || line.starts_with('|'))
             .is_some()
@@ -170,8 +173,12 @@ fn with_keys(page: &str) -> String {
         generated
             .push_str("\n| key | type | allowed | default | meaning |\n|---|---|---|---|---|\n");
         for key in keys() {
-            let nearest = places.iter().filter(|place| is_below(&key.table, place));
-            if nearest.max_by_key(|place| place.len()) == Some(&table) {
+            let of = key.variant.map(|(tag, word)| format!("{tag} {word}"));
+            let nearest = places.iter().map(|(table, _)| table);
+            let nearest = nearest.filter(|place| is_below(&key.table, place));
+            if nearest.max_by_key(|place| place.len()) == Some(&table)
+                && of.unwrap_or_default() == variant
+            {
                 let _ = writeln!(generated, "{}", key_row(&key, &table));
             }
         }

@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// must run the subscriptions itself, because the consumer could not be started as a child process.
 pub(super) async fn prepare(config: &Config) {
     let mut subscriptions = config.consumer.subscriptions.iter();
-    if !subscriptions.any(|subscription| matches!(subscription.sink, SinkConfig::Command { .. })) {
+    if !subscriptions.any(|subscription| matches!(subscription.sink, SinkConfig::Command(_))) {
         return;
     }
     hide();

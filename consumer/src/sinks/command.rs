@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use lisa_core::sync::Mutex;
-use lisa_service::targets::{check_program, check_variable};
+pub use lisa_service::command::CommandSinkSettings;
+use lisa_service::command::{check_program, check_variable};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
@@ -80,44 +81,30 @@ pub struct CommandSink {
 }
 
 impl CommandSink {
-    /// Creates a sink that runs this program, looked up in PATH, with these arguments.
+    /// Creates the sink. Its program is looked up in PATH.
     ///
     /// # Errors
-    /// [`SinkError::EmptyCommand`] without a program, [`SinkError::NoProgram`] if it is missing or not executable.
-    pub fn new(command: Vec<String>) -> Result<Self, SinkError> {
-        let mut words = command.into_iter();
-        match words.next() {
-            Some(program) if !program.is_empty() => {
-                if let Err(why) = check_program(&program) {
-                    return Err(SinkError::NoProgram { program, why });
-                }
-                Ok(Self {
-                    program,
-                    arguments: words.collect(),
-                    environment: Vec::new(),
-                    logged: Arc::default(),
-                })
-            }
-            Some(_) | None => Err(SinkError::EmptyCommand),
+    /// [`SinkError::EmptyCommand`] without a program, [`SinkError::NoProgram`] if it is missing or not executable,
+    /// [`SinkError::Environment`] for a variable whose name is invalid or starts with `LISA_`.
+    pub fn new(settings: CommandSinkSettings) -> Result<Self, SinkError> {
+        let mut words = settings.command.into_iter();
+        let program = words.next().filter(|program| !program.is_empty());
+        let program = program.ok_or(SinkError::EmptyCommand)?;
+        if let Err(why) = check_program(&program) {
+            return Err(SinkError::NoProgram { program, why });
         }
-    }
-
-    /// Passes these environment variables of the consumer to the program, in addition to [`PASSED`].
-    ///
-    /// # Errors
-    /// [`SinkError::Environment`] for a name that is invalid or starts with `LISA_`.
-    pub fn environment<'a>(
-        mut self,
-        names: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Self, SinkError> {
-        for name in names {
+        for name in &settings.environment {
             check_variable(name).map_err(|why| SinkError::Environment {
-                name: name.to_owned(),
+                name: name.clone(),
                 why,
             })?;
-            self.environment.push(name.to_owned());
         }
-        Ok(self)
+        Ok(Self {
+            program,
+            arguments: words.collect(),
+            environment: settings.environment,
+            logged: Arc::default(),
+        })
     }
 
     /// Defers a delivery whose program is missing, for example while it is replaced: the message is not at fault.
@@ -325,8 +312,16 @@ mod tests {
     use super::*;
     use crate::sinks::tests::{context, delivery};
 
+    fn sink(command: &[&str], environment: &[&str]) -> Result<CommandSink, SinkError> {
+        let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        CommandSink::new(CommandSinkSettings {
+            command: owned(command),
+            environment: owned(environment),
+        })
+    }
+
     fn shell(script: &str) -> CommandSink {
-        CommandSink::new(vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()]).unwrap()
+        sink(&["sh", "-c", script], &[]).unwrap()
     }
 
     async fn run(script: &str) -> Outcome {
@@ -413,12 +408,12 @@ mod tests {
         }
         // Cargo sets it for tests.
         let secret = "CARGO_MANIFEST_DIR";
-        let named = shell(&script).environment([secret, "NOT_SET_ANYWHERE"]);
+        let named = sink(&["sh", "-c", &script], &[secret, "NOT_SET_ANYWHERE"]);
         let passed = names(named.unwrap()).await;
         assert!(passed.contains(&secret.to_owned()), "{passed:?}");
         assert!(!passed.contains(&"NOT_SET_ANYWHERE".to_owned()));
         for name in ["", "A=b", "LISA_REDIS_URL"] {
-            let refused = shell("").environment([name]).expect_err(name).to_string();
+            let refused = sink(&["sh"], &[name]).expect_err(name).to_string();
             assert!(refused.contains("environment"), "{refused}");
         }
     }
@@ -521,7 +516,7 @@ mod tests {
     #[test]
     fn a_program_that_cannot_run_is_refused_before_the_first_message() {
         let refused = |program: &str| {
-            let made = CommandSink::new(vec![program.to_owned()]);
+            let made = sink(&[program], &[]);
             made.expect_err(program).to_string()
         };
         let missing = "command sink: cannot run \"/nonexistent/tool\": no such program";
@@ -529,10 +524,7 @@ mod tests {
         assert!(refused("no-such-program-anywhere").ends_with("no such program"));
         assert!(refused("/etc").ends_with("no such program"));
         assert!(refused("/etc/passwd").ends_with("not executable"));
-        assert!(matches!(
-            CommandSink::new(vec![]),
-            Err(SinkError::EmptyCommand)
-        ));
+        assert!(matches!(sink(&[], &[]), Err(SinkError::EmptyCommand)));
     }
 
     #[tokio::test]
@@ -540,7 +532,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("tool");
         std::os::unix::fs::symlink("/bin/true", &program).unwrap();
-        let sink = CommandSink::new(vec![program.display().to_string()]).unwrap();
+        let sink = sink(&[program.to_str().unwrap()], &[]).unwrap();
         assert_eq!(sink.handle(delivery("x"), context()).await, Outcome::Ack);
         std::fs::remove_file(program).unwrap();
         assert_eq!(

@@ -35,21 +35,22 @@ use hyper::header::{
     USER_AGENT,
 };
 use lisa_core::secret::Secret;
-use lisa_service::targets::{MAX_OWN_HEADERS, RetryAfter, check_header, special_host};
+use lisa_service::targets::{RetryAfter, special_host};
+pub use lisa_service::webhook::HttpSinkSettings;
+use lisa_service::webhook::{MAX_OWN_HEADERS, check_header};
 use tokio::time::{Instant, timeout};
 use url::Url;
-
-pub use signature::WebhookSecret;
 
 use self::address::{Lookup, Resolver};
 use self::answer::Rules;
 use self::client::{Client, Failure};
+use self::signature::WebhookSecret;
 use super::SinkError;
 use crate::callbacks;
 use crate::delivery::{Context, Delivery};
 use crate::handler::Handler;
 use crate::outcome::Outcome;
-use crate::target::{Answer, Target, TargetSettings};
+use crate::target::{Answer, Target};
 
 /// The number of bytes that are read of an answer's body.
 const MAX_BODY: usize = 64 * 1024;
@@ -59,38 +60,6 @@ const USER: &str = concat!("Lisa/", env!("CARGO_PKG_VERSION"));
 /// The time for reading an answer's body, within the timeout of the request. The status has decided by then. The body only
 /// explains an error, and reading it frees the connection for the next request.
 const BODY_TIME: Duration = Duration::from_secs(2);
-
-/// The settings of an [`HttpSink`].
-#[derive(Clone)]
-pub struct HttpSinkSettings {
-    /// The URL to POST to: `http` or `https`, without credentials.
-    pub url: String,
-    /// The signing keys: none, one, or several while one is rotated.
-    pub secrets: Vec<WebhookSecret>,
-    /// Headers to send with each request, such as `authorization`: up to 32. They never replace those that the sink sets,
-    /// nor those of the message.
-    pub headers: Vec<(String, Secret)>,
-    /// The timeout of one request, from connecting to the end of the answer. Usually 30 s; must be more than zero.
-    pub timeout: Duration,
-    /// True to allow addresses outside the public internet: private, loopback, link-local and the like.
-    pub allow_private: bool,
-    /// The meaning of an answer's `Retry-After`: a retry, which counts as an attempt, or a defer, which does not.
-    pub retry_after: RetryAfter,
-    /// The rule for a server that cannot be reached: no address, no connection or no TLS session.
-    pub target: TargetSettings,
-    /// The URL of a gateway, which servers use to complete deliveries later. `None` if they cannot.
-    pub complete_url: Option<String>,
-    /// The number of messages in flight on a shard from which deliveries that are completed later count under the
-    /// concurrency: see [`Handler::max_later`].
-    pub max_later: usize,
-}
-
-/// Omits the URL and the headers, which may hold tokens.
-impl fmt::Debug for HttpSinkSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpSinkSettings").finish_non_exhaustive()
-    }
-}
 
 /// A sink that sends each delivery as a webhook.
 #[derive(Clone)]
@@ -120,7 +89,7 @@ impl HttpSink {
     ///
     /// # Errors
     /// [`SinkError::Url`] for a URL that is invalid, or whose host is refused without `allow_private`;
-    /// [`SinkError::Header`] for a header that cannot be sent; [`SinkError::Client`] for an `https` URL if the system has no
+    /// [`SinkError::Secret`] for a malformed key; [`SinkError::Header`] for a header that cannot be sent; [`SinkError::Client`] for an `https` URL if the system has no
     /// root certificates. A name that resolves to a refused address is no error here: each delivery then ends as if the
     /// server could not be reached.
     pub fn new(settings: HttpSinkSettings) -> Result<Self, SinkError> {
@@ -128,7 +97,7 @@ impl HttpSink {
     }
 
     fn with_lookup(settings: HttpSinkSettings, lookup: Lookup) -> Result<Self, SinkError> {
-        let url = parse_url(&settings.url)?;
+        let url = parse_url(settings.url.expose())?;
         if !settings.allow_private {
             check_host(&url)?;
         }
@@ -139,11 +108,13 @@ impl HttpSink {
             lookup,
         };
         let client = Client::new(uri, resolver, settings.timeout);
+        let secrets = settings.secrets.iter();
+        let secrets = secrets.map(|secret| secret.expose().parse());
         Ok(Self {
             client: client.map_err(SinkError::Client)?,
             host: url.host_str().unwrap_or_default().to_owned(),
             own_headers: own_headers(&settings.headers)?,
-            secrets: settings.secrets,
+            secrets: secrets.collect::<Result<_, _>>()?,
             timeout: settings.timeout,
             retry_after: settings.retry_after,
             target: Target::new(settings.target),

@@ -17,6 +17,7 @@ use async_trait::async_trait;
 use lisa_core::redis::{
     Connection, ConnectionError, ConnectionErrorKind, ConnectionSettings, StreamEntry, TlsSettings,
 };
+use lisa_core::topic::Namespace;
 use lisa_service::brokers::redis_stream::RedisStreamSinkSettings;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
@@ -36,6 +37,7 @@ const MAX_REPLY: usize = 4 * 1024 * 1024;
 /// A sink that appends each delivery to a stream of any Redis. It has its own connection, opened by the first delivery.
 pub struct RedisStreamSink {
     settings: RedisStreamSinkSettings,
+    namespace: Namespace,
     target: Target,
     connection: OnceCell<Connection>,
     batches: Batches<StreamEntry, Result<(), ConnectionError>>,
@@ -49,11 +51,12 @@ impl fmt::Debug for RedisStreamSink {
 }
 
 impl RedisStreamSink {
-    /// Creates the sink. Does not connect yet.
-    pub fn new(settings: RedisStreamSinkSettings) -> Self {
+    /// Creates the sink. Does not connect yet. It appends to no stream that starts with `namespace`, as the relay's own keys do.
+    pub fn new(settings: RedisStreamSinkSettings, namespace: Namespace) -> Self {
         Self {
             target: Target::new(settings.target),
             settings,
+            namespace,
             connection: OnceCell::new(),
             batches: Batches::default(),
         }
@@ -62,10 +65,10 @@ impl RedisStreamSink {
     /// Returns an outcome in place of an answer for a delivery that is not sent.
     async fn append(&self, delivery: &Delivery) -> Result<Answer, Outcome> {
         let stream = destination(&self.settings.stream, delivery).map_err(Outcome::reject)?;
-        if stream.is_empty() || stream.starts_with(&self.settings.reserved) {
-            let reserved = &self.settings.reserved;
+        let namespace = &self.namespace;
+        if stream.is_empty() || RedisStreamSinkSettings::is_reserved(&stream, namespace) {
             return Err(Outcome::reject(format!(
-                "the stream {stream:?} is empty or starts with {reserved}, the prefix of the relay's own keys"
+                "the stream {stream:?} is empty or starts with {namespace}:, the prefix of the relay's own keys"
             )));
         }
         let connection = match self

@@ -55,7 +55,7 @@ pub(super) async fn pull(
     shutdown: &Shutdown,
 ) -> Result<(), String> {
     let context = Context::default();
-    let opened = open(settings, &context);
+    let opened = open(settings, intake.name(), &context);
     let (consumer, dead_letters) =
         opened.map_err(|error| format!("cannot create the client: {error}"))?;
     let consumer = Arc::new(consumer);
@@ -75,18 +75,19 @@ pub(super) async fn pull(
 
 fn open(
     settings: &KafkaSourceSettings,
+    source: &str,
     context: &Context,
 ) -> KafkaResult<(Members, Option<FutureProducer<Context>>)> {
     let mut config = client(&settings.connection, "lisa-producer");
     let consumer: Members = config
         .clone()
-        .set("group.id", &settings.group)
+        .set("group.id", settings.group(source))
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
         .set("auto.offset.reset", "earliest")
         .create_with_context(context.clone())?;
     consumer.subscribe(&[&settings.topic])?;
-    let dead_letters = match settings.refused {
+    let dead_letters = match settings.refused() {
         Refused::DeadLetter(_) => {
             if config.get("message.max.bytes").is_none() {
                 // The limit of the topic applies, not that of the client.
@@ -250,10 +251,10 @@ async fn settle(
         }
     };
     if let Taken::Refused(reason) = taken {
-        match (&settings.refused, dead_letters) {
+        match (settings.refused(), dead_letters) {
             (Refused::Skip, _) => {}
             (Refused::DeadLetter(topic), Some(producer)) => {
-                publish(producer, topic, &message, &reason).await?;
+                publish(producer, &topic, &message, &reason).await?;
             }
             _ => {
                 let (partition, offset) = position;

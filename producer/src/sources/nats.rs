@@ -45,7 +45,7 @@ pub(super) async fn pull(
     intake: &Intake,
     shutdown: &Shutdown,
 ) -> Result<(), String> {
-    let opening = open(settings);
+    let opening = open(settings, intake.name());
     let Some(opened) = shutdown.draining().run_until_cancelled(opening).await else {
         return Ok(());
     };
@@ -56,8 +56,11 @@ pub(super) async fn pull(
     ended
 }
 
-async fn open(settings: &NatsSourceSettings) -> Result<(Client, PullConsumer), String> {
-    let (stream, name) = (&settings.stream, &settings.consumer);
+async fn open(
+    settings: &NatsSourceSettings,
+    source: &str,
+) -> Result<(Client, PullConsumer), String> {
+    let (stream, name) = (&settings.stream, settings.consumer(source));
     let limits = ClientLimits {
         max_message: MAX_MESSAGE,
         // The messages of one request, and its status.
@@ -73,7 +76,7 @@ async fn open(settings: &NatsSourceSettings) -> Result<(Client, PullConsumer), S
         max_ack_pending: -1,
         ..pull::Config::default()
     };
-    let consumer = found.get_or_create_consumer(name, config).await;
+    let consumer = found.get_or_create_consumer(&name, config).await;
     let consumer = consumer.map_err(|error| format!("cannot open consumer {name}: {error}"))?;
     match consumer.cached_info().config.ack_policy {
         AckPolicy::Explicit => Ok((client, consumer)),

@@ -6,3 +6,6 @@ pub mod amqp;
 pub mod kafka;
 pub mod nats;
 pub mod redis_stream;
+
+/// The default number of messages that a source may take before they are accepted.
+pub const DEFAULT_PREFETCH: u16 = 500;

@@ -11,23 +11,23 @@
 //! name cannot be set in the environment. `LISA_REDIS_URL` is short for `LISA_REDIS__URL`, and `LISA_CONFIG` names the
 //! file if the command line names none. Relative paths in a configuration file start at the folder of that file.
 
-mod brokers;
+pub(crate) mod brokers;
 mod layers;
 mod merged;
 mod problem;
 mod reference;
 mod resolve;
 mod schedules;
-mod secret_file;
+pub(crate) mod secret_file;
 mod show;
-mod sink_headers;
-mod sinks;
+pub(crate) mod sinks;
 mod sources;
-mod table;
+pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 mod topics;
 mod values;
+pub(crate) mod webhook;
 mod yaml;
 
 use std::collections::BTreeMap;
@@ -44,10 +44,12 @@ pub use reference::{Key, keys, schema};
 pub use show::Loaded;
 pub use sinks::SinkConfig;
 pub use sources::{SourceConfig, SourceFrom};
+pub use table::Variant;
 
 use crate::http::auth::Token;
 use crate::http::{HostName, Origin};
 use crate::recurring::RecurringMessage;
+use crate::settings::settings;
 use crate::telemetry::LogFormat;
 use lisa_core::fields;
 use lisa_core::names::words;
@@ -85,27 +87,29 @@ pub struct Config {
     pub log: LogConfig,
 }
 
-/// The connection to Redis.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RedisConfig {
-    /// The address; may contain a user and a password.
-    pub url: RedisUrl,
-    /// The user; takes precedence over the one in the address.
-    pub username: Option<String>,
-    /// The password, set or read from a file; takes precedence over the one in the address.
-    pub password: Option<Secret>,
-    /// The user of the sentinels, if they require one.
-    pub sentinel_username: Option<String>,
-    /// The password of the sentinels; the server's own is not tried.
-    pub sentinel_password: Option<Secret>,
-    /// The time limit for connecting. 10 ms to 60 s.
-    pub connect_timeout: Duration,
-    /// The time limit for a response. 10 ms to 60 s.
-    pub response_timeout: Duration,
-    /// The certificates for `rediss://`.
-    pub tls: TlsSettings,
-    /// True to run on a server that may evict keys, and so lose messages.
-    pub allow_eviction: bool,
+settings! {
+    /// The connection to Redis.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct RedisConfig, check = resolve::check_redis {
+        /// The address of the server. It may contain user and password. The guide to Redis deployments has the syntax.
+        default url: RedisUrl = "redis://127.0.0.1:6379".parse().expect("a valid default");
+        /// The user. Takes precedence over the one in the URL.
+        optional username: Option<String>;
+        /// The password. Takes precedence over the one in the URL.
+        secret password: Option<Secret>;
+        /// The user of the sentinels.
+        optional sentinel_username: Option<String>;
+        /// The password of the sentinels. The one of the server is not tried.
+        optional sentinel_password: Option<Secret>;
+        /// The time limit for connecting.
+        default connect_timeout: Duration = Duration::from_secs(2), in Duration::from_millis(10)..=Duration::from_mins(1);
+        /// The time limit for a response.
+        default response_timeout: Duration = Duration::from_secs(5), in Duration::from_millis(10)..=Duration::from_mins(1);
+        /// The certificates for `rediss://`.
+        part tls: TlsSettings, by resolve::tls;
+        /// True to run on a server that may evict keys, and so lose messages.
+        default allow_eviction: bool = false;
+    }
 }
 
 impl RedisConfig {
@@ -149,30 +153,34 @@ pub struct ManagerConfig {
     pub history: HistoryConfig,
 }
 
-/// The samples of each topic's counts that are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HistoryConfig {
-    /// True to record it.
-    pub enabled: bool,
-    /// The number of samples, one for each minute in which something happened.
-    pub minutes: u64,
-    /// The number of samples, one for each quarter hour in which something happened.
-    pub quarters: u64,
+fields! {
+    /// The samples of each topic's counts that are kept.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct HistoryConfig {
+        /// True to record counts and lateness of each topic over time, up to 215 KB of Redis's memory for each.
+        enabled: bool = true;
+        /// The number of samples to keep for each topic, one a minute. The newest period of this length is shown by the minute.
+        minutes: u64 = 360, in 60..=1440;
+        /// The number of samples to keep for each topic, one a quarter hour.
+        quarters: u64 = 672, in 96..=2976;
+    }
 }
 
-/// The pages for operators that a manager serves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DashboardConfig {
-    /// True to serve it.
-    pub enabled: bool,
-    /// The address of a separate listener; without one, it is served next to the HTTP interface.
-    pub listen: Option<SocketAddr>,
-    /// The path under which browsers reach it.
-    pub base_path: BasePath,
-    /// True to show payloads and headers to those who may see them.
-    pub show_payload: bool,
-    /// The file with the key of the sessions; without one, they end with the process.
-    pub session_key_file: Option<PathBuf>,
+settings! {
+    /// The pages for operators that a manager serves.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct DashboardConfig {
+        /// True to serve the dashboard: pages for operators, at `/`.
+        default enabled: bool = true;
+        /// The address of a separate listener for the dashboard. Without one, it is on the listener of the manager.
+        optional listen: Option<SocketAddr>;
+        /// The path at which browsers reach the dashboard, such as `/lisa` behind a proxy. The proxy may keep or remove it.
+        default base_path: BasePath = BasePath::default();
+        /// True to show payloads and headers to tokens with the scope `payload`; false to hide them from everyone.
+        default show_payload: bool = true;
+        /// A file with at least 32 random bytes, the same for all managers. Without one, sessions end when the manager restarts.
+        path session_key_file: Option<PathBuf>;
+    }
 }
 
 /// A path such as `/lisa`, without a slash at its end. The root is the empty path.
@@ -311,17 +319,19 @@ impl SubscriptionConfig {
     }
 }
 
-/// Access to the HTTP interfaces.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuthConfig {
-    /// The bearer tokens.
-    pub tokens: Vec<Token>,
-    /// True to listen beyond this machine without any token.
-    pub allow_unauthenticated: bool,
-    /// Host names that requests without a token may use, besides `localhost`, IP addresses and names without a dot.
-    pub allowed_hosts: Vec<HostName>,
-    /// Origins of pages that may make changes although `Host` is another one.
-    pub allowed_origins: Vec<Origin>,
+settings! {
+    /// Access to the HTTP interfaces.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct AuthConfig {
+        /// True to listen beyond this machine without any token.
+        default allow_unauthenticated: bool = false;
+        /// The bearer tokens.
+        part tokens: Vec<Token>, by resolve::tokens;
+        /// Host names that requests without a token may use, besides `localhost`, IP addresses and names without a dot.
+        default allowed_hosts: Vec<HostName> = Vec::new();
+        /// Origins of pages that may make changes although `Host` is another one.
+        default allowed_origins: Vec<Origin> = Vec::new();
+    }
 }
 
 fields! {

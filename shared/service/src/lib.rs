@@ -14,6 +14,7 @@ pub mod brokers;
 pub mod callbacks;
 #[cfg(feature = "cli")]
 pub mod cli;
+pub mod command;
 #[cfg(feature = "process")]
 pub mod config;
 #[cfg(feature = "process")]
@@ -27,9 +28,11 @@ pub mod recurring;
 pub mod report;
 #[cfg(feature = "process")]
 pub mod role;
+mod settings;
 pub mod shutdown;
 pub mod supervise;
 pub mod targets;
 #[cfg(feature = "process")]
 pub mod telemetry;
 pub mod template;
+pub mod webhook;

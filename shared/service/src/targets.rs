@@ -1,10 +1,7 @@
-//! The targets of sinks: the programs, hosts, addresses, headers and variables that are allowed, and the rules for
-//! `Retry-After` and for a target that is unavailable.
+//! The targets of sinks: the hosts and addresses that are allowed, and the rules for `Retry-After` and for a target that is
+//! unavailable.
 
-use std::fs::Metadata;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use lisa_core::names::words;
@@ -73,101 +70,6 @@ pub fn special_address(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(v4) => kind_of_v4(v4),
         IpAddr::V6(v6) => kind_of_v6(v6),
-    }
-}
-
-/// Checks that a program exists and is executable. Looks for it as the system does: in PATH, unless the name is a path.
-///
-/// # Errors
-/// Returns the reason why it cannot run.
-pub fn check_program(program: &str) -> Result<(), &'static str> {
-    let places: Vec<PathBuf> = if program.contains('/') {
-        vec![program.into()]
-    } else {
-        match std::env::var_os("PATH") {
-            Some(path) => std::env::split_paths(&path)
-                .map(|folder| folder.join(program))
-                .collect(),
-            // The system has its own default.
-            None => return Ok(()),
-        }
-    };
-    let found = places.iter().filter_map(|place| place.metadata().ok());
-    let files: Vec<Metadata> = found.filter(Metadata::is_file).collect();
-    if files.is_empty() {
-        Err("no such program")
-    } else if files
-        .iter()
-        .all(|file| file.permissions().mode() & 0o111 == 0)
-    {
-        Err("not executable")
-    } else {
-        Ok(())
-    }
-}
-
-/// The maximum number of headers in the configuration of a webhook.
-pub const MAX_OWN_HEADERS: usize = 32;
-/// The maximum length of the value of such a header, in bytes.
-const MAX_OWN_HEADER: usize = 8192;
-/// The headers that the sink or its connection sets.
-const RESERVED_HEADERS: [&str; 12] = [
-    "connection",
-    "content-length",
-    "expect",
-    "host",
-    "http2-settings",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "via",
-];
-
-/// Checks a header in the configuration of a webhook. The case of the name is ignored.
-///
-/// # Errors
-/// Returns the reason why the header cannot be sent, without its value.
-pub fn check_header(name: &str, value: &str) -> Result<(), String> {
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if name.is_empty() || name.len() > 256 || !name.bytes().all(is_token) {
-        return Err("not the name of a header".to_owned());
-    }
-    let lower = name.to_ascii_lowercase();
-    let is_own = ["webhook-", "lisa-"]
-        .iter()
-        .any(|own| lower.starts_with(own));
-    if is_own || RESERVED_HEADERS.contains(&lower.as_str()) {
-        return Err("set by the sink itself".to_owned());
-    }
-    let is_visible = |byte: u8| byte.is_ascii_graphic() || byte == b' ' || byte == b'\t';
-    if value.is_empty() || value.len() > MAX_OWN_HEADER {
-        return Err(format!("expected a value of 1 to {MAX_OWN_HEADER} bytes"));
-    }
-    if value.trim() != value || !value.bytes().all(is_visible) {
-        return Err(
-            "expected visible ASCII characters, with spaces or tabs only inside".to_owned(),
-        );
-    }
-    Ok(())
-}
-
-/// The maximum number of environment variables that the configuration of a command can name.
-pub const MAX_VARIABLES: usize = 64;
-
-/// Checks the name of an environment variable that the consumer is to pass to a program.
-///
-/// # Errors
-/// Returns the reason why it cannot be passed.
-pub fn check_variable(name: &str) -> Result<(), &'static str> {
-    if name.is_empty() || name.contains(['=', '\0']) {
-        Err("expected the name of a variable, without its value")
-    } else if name.starts_with("LISA_") {
-        Err("names that start with LISA_ are reserved for the metadata of the message")
-    } else {
-        Ok(())
     }
 }
 
@@ -302,35 +204,6 @@ mod tests {
         ] {
             assert!(refused(address), "{address}");
         }
-    }
-
-    #[test]
-    fn a_header_of_the_sink_or_of_the_connection_is_refused_in_any_case() {
-        for name in [
-            "Webhook-Id",
-            "lisa-topic",
-            "LISA-X",
-            "Content-Length",
-            "host",
-            "Connection",
-            "Transfer-Encoding",
-            "TE",
-            "upgrade",
-        ] {
-            let refused = check_header(name, "x");
-            assert_eq!(refused, Err("set by the sink itself".to_owned()), "{name}");
-        }
-        for name in ["X-Tenant", "authorization", "Content-Type", "x.y"] {
-            assert_eq!(check_header(name, "a b"), Ok(()), "{name}");
-        }
-        for name in ["", "a b", "a:", "ä", "a\r\nb"] {
-            assert!(check_header(name, "x").is_err(), "{name}");
-        }
-        for value in ["", " x", "x\n", "a\r\nhost: b", "ä", &"x".repeat(8193)] {
-            let error = check_header("x", value).unwrap_err();
-            assert!(error.starts_with("expected "), "{value:?}: {error}");
-        }
-        assert_eq!(check_header("x", &"x".repeat(8192)), Ok(()));
     }
 
     #[test]

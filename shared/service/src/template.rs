@@ -3,6 +3,12 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use lisa_core::fields::{Given, Value};
+use serde_json::Value as Json;
+
+/// The placeholders of a routing key, a subject, a topic, a record key or a stream.
+const OF_DELIVERY: &[&str] = &["topic", "group", "id", "header:NAME"];
+
 /// A text with placeholders: a name in braces, or `header:` and the name of a header. `{{` and `}}` stand for braces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
@@ -70,6 +76,15 @@ impl Template {
         Ok(Self { text, parts })
     }
 
+    /// Parses a text that is part of the program, with the placeholders of a delivery.
+    ///
+    /// # Panics
+    /// If the text is malformed.
+    #[cfg(feature = "process")]
+    pub(crate) fn constant(text: &str) -> Self {
+        Self::parse(text, OF_DELIVERY).expect("a valid template")
+    }
+
     /// Fills in the placeholders. `value` returns the value of a name, and `header` that of a header.
     ///
     /// # Errors
@@ -120,6 +135,24 @@ impl Template {
 impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
+    }
+}
+
+/// Reads it with the placeholders of a delivery.
+impl Value for Template {
+    const KIND: &'static str = "string";
+
+    fn allowed() -> String {
+        let names = OF_DELIVERY.iter().map(|name| format!("`{{{name}}}`"));
+        format!("with {}", names.collect::<Vec<_>>().join(", "))
+    }
+
+    fn read(given: Given<'_>) -> Result<Self, String> {
+        Self::parse(given.text()?, OF_DELIVERY)
+    }
+
+    fn show(&self) -> Json {
+        self.text.as_str().into()
     }
 }
 

@@ -14,7 +14,7 @@ use crate::sinks::SinkError;
 
 /// A signing key: `whsec_` and the base64 of 24 to 64 random bytes. `Debug` does not show it.
 #[derive(Clone)]
-pub struct WebhookSecret(Hmac<Sha256>);
+pub(super) struct WebhookSecret(Hmac<Sha256>);
 
 impl WebhookSecret {
     /// Returns the signature of one attempt: `v1,` and the base64 of the HMAC.

@@ -139,13 +139,13 @@ async fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Reque
 
 fn settings(url: impl Into<String>) -> HttpSinkSettings {
     HttpSinkSettings {
-        url: url.into(),
+        url: url.into().into(),
         secrets: vec![],
         headers: vec![],
         timeout: Duration::from_secs(20),
         allow_private: true,
         retry_after: RetryAfter::Retry,
-        target: TargetSettings::new(lisa_service::targets::Away::Retry),
+        target: lisa_service::targets::TargetSettings::new(lisa_service::targets::Away::Retry),
         complete_url: None,
         max_later: 1000,
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lisa_core::secret::Secret;
 
+use crate::settings::settings;
 use crate::targets::TargetSettings;
 use crate::template::Template;
 
@@ -16,43 +17,49 @@ pub const DEFAULT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest number of bytes in the name of an exchange or a queue, and in a routing key.
 pub const MAX_SHORT_STRING: usize = 255;
 
-/// The settings of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AmqpConnection {
-    /// The URL: `amqp://` or `amqps://`, user, password, host and virtual host.
-    pub url: Secret,
-    /// A PEM file of certificates to trust, in addition to the system's.
-    pub ca_file: Option<PathBuf>,
-    /// The time limit for connecting and logging in.
-    pub connect_timeout: Duration,
+settings! {
+    /// The settings of a connection.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct AmqpConnection {
+        /// The server, as `amqp://user@host:5672/vhost`, or `amqps://` for TLS.
+        part url: Secret, by crate::config::brokers::amqp::url;
+        /// A PEM file of certificates to trust, in addition to the system's.
+        file ca_file: Option<PathBuf>;
+        /// The time limit for connecting and logging in.
+        default connect_timeout: Duration = DEFAULT_CONNECT_TIMEOUT, in Duration::from_millis(100)..=Duration::from_mins(1);
+    }
 }
 
-/// The settings of the `amqp` sink.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AmqpSinkSettings {
-    /// The server.
-    pub connection: AmqpConnection,
-    /// The exchange to publish to; empty for the default exchange.
-    pub exchange: String,
-    /// The routing key.
-    pub routing_key: Template,
-    /// True to treat a message that reaches no queue as not delivered. If false, the server drops it.
-    pub mandatory: bool,
-    /// The time limit for the server's confirm.
-    pub confirm_timeout: Duration,
-    /// The rule for a server that is unavailable.
-    pub target: TargetSettings,
+settings! {
+    /// The settings of the `amqp` sink.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct AmqpSinkSettings {
+        /// The server.
+        part connection: AmqpConnection, by crate::config::brokers::amqp::connection;
+        /// The exchange to publish to. The default exchange routes to the queue that the routing key names.
+        default exchange: String = String::new(), check crate::config::brokers::amqp::check_exchange;
+        /// The routing key.
+        default routing_key: Template = Template::constant("{topic}");
+        /// True to retry messages that reach no queue. If false, RabbitMQ drops them and they are lost.
+        default mandatory: bool = true;
+        /// The time limit for the server's confirm.
+        default confirm_timeout: Duration = DEFAULT_CONFIRM_TIMEOUT, in Duration::from_millis(100)..=Duration::from_hours(1);
+        /// The rule for a server that is unavailable.
+        part target: TargetSettings, by crate::config::sinks::deferred;
+    }
 }
 
-/// The settings of a source of type `amqp`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AmqpSourceSettings {
-    /// The server.
-    pub connection: AmqpConnection,
-    /// The queue to take messages off.
-    pub queue: String,
-    /// The largest number of unacknowledged messages.
-    pub prefetch: u16,
+settings! {
+    /// The settings of a source of type `amqp`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct AmqpSourceSettings {
+        /// The server.
+        part connection: AmqpConnection, by crate::config::brokers::amqp::connection;
+        /// The queue to take messages off. It must exist.
+        required queue: String, check crate::config::brokers::amqp::check_queue;
+        /// The maximum number of unacknowledged messages at a time.
+        default prefetch: u16 = super::DEFAULT_PREFETCH, in 1..=10_000;
+    }
 }
 
 #[cfg(feature = "amqp")]

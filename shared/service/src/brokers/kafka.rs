@@ -5,6 +5,7 @@ use std::time::Duration;
 use lisa_core::secret::Secret;
 use lisa_core::time::shorten;
 
+use crate::settings::settings;
 use crate::targets::TargetSettings;
 use crate::template::Template;
 
@@ -46,47 +47,72 @@ pub fn check_topic(topic: &str) -> Result<(), String> {
     ))
 }
 
-/// The settings of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KafkaConnection {
-    /// The addresses of one or more brokers of the cluster, `host:port`.
-    pub brokers: Vec<String>,
-    /// The user, for SASL.
-    pub username: Option<String>,
-    /// The password, for SASL.
-    pub password: Option<Secret>,
-    /// Additional settings of librdkafka, such as `security.protocol`. None of [`OWN_SETTINGS`].
-    pub client: Vec<(String, Secret)>,
+settings! {
+    /// The settings of a connection.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct KafkaConnection {
+        /// The addresses of one or more brokers of the cluster, as `host:9092`.
+        required brokers: Vec<String>, check crate::config::brokers::kafka::check_brokers;
+        /// The user name, for SASL.
+        optional username: Option<String>;
+        /// The password, for SASL.
+        secret password: Option<Secret>;
+        /// Additional settings of librdkafka, such as `"security.protocol" = "SASL_PLAINTEXT"`.
+        part client: Vec<(String, Secret)>, by crate::config::brokers::kafka::client;
+    }
 }
 
-/// The settings of the `kafka` sink.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KafkaSinkSettings {
-    /// The cluster.
-    pub connection: KafkaConnection,
-    /// The topic to publish to.
-    pub topic: Template,
-    /// The key of the record, which determines its partition.
-    pub key: Template,
-    /// The time limit until all in-sync replicas have a record.
-    pub delivery_timeout: Duration,
-    /// The rule for a cluster that is unavailable.
-    pub target: TargetSettings,
+settings! {
+    /// The settings of the `kafka` sink.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct KafkaSinkSettings {
+        /// The cluster.
+        part connection: KafkaConnection, by crate::config::brokers::kafka::connection;
+        /// The topic to publish to.
+        default topic: Template = Template::constant("due-{topic}"), check crate::config::brokers::kafka::check_fixed;
+        /// The key of the record, which determines its partition.
+        default key: Template = Template::constant("{id}");
+        /// The time limit until all in-sync replicas have a record.
+        default delivery_timeout: Duration = DEFAULT_DELIVERY_TIMEOUT, in Duration::from_millis(100)..=Duration::from_hours(1);
+        /// The rule for a cluster that is unavailable.
+        part target: TargetSettings, by crate::config::sinks::deferred;
+    }
 }
 
-/// The settings of a source of type `kafka`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KafkaSourceSettings {
-    /// The cluster.
-    pub connection: KafkaConnection,
-    /// The Kafka topic to take messages off.
-    pub topic: String,
-    /// The consumer group whose offsets are committed.
-    pub group: String,
-    /// The largest number of messages in this process that are taken and not yet accepted or refused.
-    pub prefetch: u16,
-    /// The action for a message that Lisa refuses permanently.
-    pub refused: Refused,
+settings! {
+    /// The settings of a source of type `kafka`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct KafkaSourceSettings, check = crate::config::brokers::kafka::check_refused {
+        /// The cluster.
+        part connection: KafkaConnection, by crate::config::brokers::kafka::connection;
+        /// The topic of Kafka to take messages off.
+        required topic: String, check check_topic;
+        /// The consumer group whose offsets are committed. The default is `lisa-` and the name of the source.
+        optional group: Option<String>, check crate::config::brokers::kafka::check_group;
+        /// The topic of Kafka for messages that Lisa permanently refuses. Without it, the source stops at such a message.
+        optional dead_letter_topic: Option<String>, check check_topic;
+        /// True to drop messages that Lisa permanently refuses, and so lose them.
+        default skip_refused: bool = false;
+        /// The maximum number of messages that are taken and not yet accepted or refused.
+        default prefetch: u16 = super::DEFAULT_PREFETCH, in 1..=10_000;
+    }
+}
+
+impl KafkaSourceSettings {
+    /// Returns the consumer group of a source.
+    pub fn group(&self, source: &str) -> String {
+        let default = || format!("lisa-{source}");
+        self.group.clone().unwrap_or_else(default)
+    }
+
+    /// Returns the action for a message that Lisa refuses permanently.
+    pub fn refused(&self) -> Refused {
+        match &self.dead_letter_topic {
+            Some(topic) => Refused::DeadLetter(topic.clone()),
+            None if self.skip_refused => Refused::Skip,
+            None => Refused::Block,
+        }
+    }
 }
 
 /// The action of a `kafka` source for a message that Lisa refuses permanently.

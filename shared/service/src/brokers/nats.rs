@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lisa_core::secret::Secret;
 
+use crate::settings::settings;
 use crate::targets::TargetSettings;
 use crate::template::Template;
 
@@ -38,45 +39,60 @@ pub fn check_subject(subject: &str) -> Result<(), String> {
     ))
 }
 
-/// The settings of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NatsConnection {
-    /// The URLs of servers of one cluster, `nats://` or `tls://`, with a user and a password if the cluster needs them.
-    pub urls: Vec<Secret>,
-    /// A token to log in with.
-    pub token: Option<Secret>,
-    /// A credentials file with a JWT and an NKEY seed.
-    pub creds_file: Option<PathBuf>,
-    /// A PEM file of the certificates to trust, in place of the system's.
-    pub ca_file: Option<PathBuf>,
-    /// The time limit for connecting and logging in.
-    pub connect_timeout: Duration,
+settings! {
+    /// The settings of a connection.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct NatsConnection {
+        /// One or more servers of one cluster, as `nats://user@host:4222`, or `tls://` for TLS.
+        part urls: Vec<Secret>, by crate::config::brokers::nats::urls;
+        /// A token to log in with.
+        secret token: Option<Secret>;
+        /// A credentials file with a JWT and an NKEY seed, as written by the NATS tools.
+        file creds_file: Option<PathBuf>;
+        /// A PEM file of the certificates to trust, in place of the system's.
+        file ca_file: Option<PathBuf>;
+        /// The time limit for connecting and logging in.
+        default connect_timeout: Duration = super::amqp::DEFAULT_CONNECT_TIMEOUT, in Duration::from_millis(100)..=Duration::from_mins(1);
+    }
 }
 
-/// The settings of the `nats` sink.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NatsSinkSettings {
-    /// The servers.
-    pub connection: NatsConnection,
-    /// The subject to publish to. A JetStream stream must include it.
-    pub subject: Template,
-    /// The time limit for the stream's acknowledgment.
-    pub ack_timeout: Duration,
-    /// The rule for a cluster that is unavailable.
-    pub target: TargetSettings,
+settings! {
+    /// The settings of the `nats` sink.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct NatsSinkSettings {
+        /// The servers.
+        part connection: NatsConnection, by crate::config::brokers::nats::connection;
+        /// The subject to publish to, which a JetStream stream must include.
+        default subject: Template = Template::constant("due.{topic}"), check crate::config::brokers::nats::check_fixed;
+        /// The time limit for the stream's acknowledgment.
+        default ack_timeout: Duration = DEFAULT_ACK_TIMEOUT, in Duration::from_millis(100)..=Duration::from_hours(1);
+        /// The rule for a cluster that is unavailable.
+        part target: TargetSettings, by crate::config::sinks::deferred;
+    }
 }
 
-/// The settings of a source of type `nats`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NatsSourceSettings {
-    /// The servers.
-    pub connection: NatsConnection,
-    /// The JetStream stream to take messages off.
-    pub stream: String,
-    /// The durable pull consumer. It is created if the stream has none of this name.
-    pub consumer: String,
-    /// The largest number of unacknowledged messages in this process.
-    pub prefetch: u16,
+settings! {
+    /// The settings of a source of type `nats`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct NatsSourceSettings {
+        /// The servers.
+        part connection: NatsConnection, by crate::config::brokers::nats::connection;
+        /// The stream of JetStream to take messages off. It must exist.
+        required stream: String, check crate::config::brokers::nats::check_name;
+        /// The durable pull consumer, which is created if the stream has none of this name. The default is `lisa-` and the name
+        /// of the source.
+        optional consumer: Option<String>, check crate::config::brokers::nats::check_name;
+        /// The maximum number of unacknowledged messages at a time.
+        default prefetch: u16 = super::DEFAULT_PREFETCH, in 1..=10_000;
+    }
+}
+
+impl NatsSourceSettings {
+    /// Returns the durable pull consumer of a source.
+    pub fn consumer(&self, source: &str) -> String {
+        let default = || format!("lisa-{source}");
+        self.consumer.clone().unwrap_or_else(default)
+    }
 }
 
 #[cfg(feature = "nats")]

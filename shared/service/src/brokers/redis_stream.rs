@@ -6,32 +6,42 @@ use std::time::Duration;
 
 use lisa_core::redis::RedisUrl;
 use lisa_core::secret::Secret;
+use lisa_core::topic::Namespace;
 
+use crate::settings::settings;
 use crate::targets::TargetSettings;
 use crate::template::Template;
 
 /// The default of [`RedisStreamSinkSettings::timeout`].
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The settings of the `redis-stream` sink.
-#[derive(Clone, PartialEq, Eq)]
-pub struct RedisStreamSinkSettings {
-    /// The server, which may be the server of the relay.
-    pub url: RedisUrl,
-    /// The password; takes precedence over the one in the URL.
-    pub password: Option<Secret>,
-    /// A PEM file of the certificates to trust, in place of the system's.
-    pub ca_file: Option<PathBuf>,
-    /// The key of the stream.
-    pub stream: Template,
-    /// The approximate number of entries to which the stream is trimmed. `None` never trims it.
-    pub max_length: Option<u64>,
-    /// The time limit for appending an entry, retries included.
-    pub timeout: Duration,
-    /// The prefix of the relay's own keys, with which no stream may start.
-    pub reserved: String,
-    /// The rule for a server that is unavailable.
-    pub target: TargetSettings,
+settings! {
+    /// The settings of the `redis-stream` sink.
+    #[derive(Clone, PartialEq, Eq)]
+    pub struct RedisStreamSinkSettings {
+        /// The server, in the syntax of `redis.url`. It may be the server of the relay.
+        required url: RedisUrl;
+        /// The password. Takes precedence over one in the URL.
+        secret password: Option<Secret>;
+        /// A PEM file of the certificates to trust, in place of the system's.
+        file ca_file: Option<PathBuf>;
+        /// The key of the stream.
+        default stream: Template = Template::constant("due:{topic}");
+        /// The approximate number of entries to which the stream is trimmed. Without it, the stream is never trimmed.
+        default max_length: Option<u64> = None, in 1..=1_000_000_000_000;
+        /// The time limit for appending an entry, retries included.
+        default timeout: Duration = DEFAULT_TIMEOUT, in Duration::from_millis(100)..=Duration::from_hours(1);
+        /// The rule for a server that is unavailable.
+        part target: TargetSettings, by crate::config::sinks::deferred;
+    }
+}
+
+impl RedisStreamSinkSettings {
+    /// Returns true if a key starts with the prefix of the relay's own keys.
+    pub fn is_reserved(key: &str, namespace: &Namespace) -> bool {
+        key.strip_prefix(namespace.as_str())
+            .is_some_and(|rest| rest.starts_with(':'))
+    }
 }
 
 /// Omits the URL, which may hold a password.

@@ -1,5 +1,5 @@
 //! The keys of connections to message brokers, which sinks and sources share. Checked without the network.
 
-pub(super) mod amqp;
-pub(super) mod kafka;
-pub(super) mod nats;
+pub(crate) mod amqp;
+pub(crate) mod kafka;
+pub(crate) mod nats;

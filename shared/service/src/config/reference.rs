@@ -2,14 +2,12 @@
 //!
 //! Reads a configuration in which each key occurs, and collects the descriptions of the readers.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use serde_json::{Map, Value as Json, json};
 
 use super::layers::{Layers, LoadOptions, SinkSecrets};
 use super::problem::{Path, Step};
 use super::resolve;
-use super::table::{Findings, NONE, Secrets, table_schema};
+use super::table::{Findings, NONE, Secrets, Variant, table_schema};
 use lisa_core::fields::Description;
 
 /// Opens each table, and each variant of the tables that have a type.
@@ -37,15 +35,14 @@ const EVERY_TABLE: [(&str, &str); 8] = [
 pub struct Key {
     /// The table that it is in, e.g. `topics.<name>.retry` or `auth.tokens[]`; empty for the outermost one.
     pub table: String,
+    /// The variant of the table, e.g. `("type", "http")`: only then it has this key.
+    pub variant: Option<Variant>,
     /// Its name, type, default, bounds and meaning.
     pub description: Description,
-    /// True if each such table must have it.
-    pub required: bool,
 }
 
-/// Returns all keys, in the order in which they are read. A key with a different meaning in each variant of a table occurs
-/// once for each meaning. `topic_defaults` has the keys of `topics.<name>`, and `schedules.<name>.retry` those of
-/// `topics.<name>.retry`.
+/// Returns all keys, in the order in which they are read. A key that several variants of a table have occurs once for each.
+/// `topic_defaults` has the keys of `topics.<name>`, and `schedules.<name>.retry` those of `topics.<name>.retry`.
 pub fn keys() -> Vec<Key> {
     let env = EVERY_TABLE.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let options = LoadOptions {
@@ -65,32 +62,20 @@ pub fn keys() -> Vec<Key> {
     let findings = Findings::new(layers, secrets).describing();
     // Its problems are the missing values, which do not matter here.
     let _ = resolve::resolve(&findings);
-    let described = findings.descriptions();
-    let mut tables: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let mut uses: BTreeMap<(String, &str), usize> = BTreeMap::new();
-    for (path, description) in &described {
-        let table = general(path);
-        tables
-            .entry(table.clone())
-            .or_default()
-            .insert(path.to_string());
-        *uses.entry((table, description.name)).or_default() += 1;
-    }
     let mut keys: Vec<Key> = Vec::new();
-    for (path, description) in described {
-        let table = general(&path);
-        let is_new = !keys.iter().any(|key| {
-            key.table == table
-                && key.description.name == description.name
-                && key.description.meaning == description.meaning
-        });
-        if is_new && !table.starts_with("topic_defaults") {
-            let everywhere = uses[&(table.clone(), description.name)] == tables[&table].len();
-            keys.push(Key {
-                required: description.required && everywhere,
-                table,
-                description,
-            });
+    for described in findings.descriptions() {
+        let key = Key {
+            table: general(&described.path),
+            variant: described.variant,
+            description: described.description,
+        };
+        let is_twice = |other: &Key| {
+            (&other.table, other.variant) == (&key.table, key.variant)
+                && other.description.name == key.description.name
+                && other.description.meaning == key.description.meaning
+        };
+        if !key.table.starts_with("topic_defaults") && !keys.iter().any(is_twice) {
+            keys.push(key);
         }
     }
     keys
@@ -128,20 +113,16 @@ pub fn schema() -> Json {
             schema["default"] = default;
         }
         schema["description"] = key.description.meaning.into();
-        let table = open(&mut root, &key.table);
-        if key.required {
-            let required = table.entry("required").or_insert_with(|| json!([]));
-            required
-                .as_array_mut()
-                .expect("a list")
-                .push(key.description.name.into());
+        let mut table = open(&mut root, &key.table);
+        if let Some(variant) = key.variant {
+            table = open_variant(table, variant);
         }
-        let properties = table["properties"].as_object_mut().expect("an object");
-        let schema = match properties.remove(key.description.name) {
-            Some(other) => either(other, schema),
-            None => schema,
-        };
-        properties.insert(key.description.name.to_owned(), schema);
+        let name = key.description.name;
+        if key.description.required {
+            let required = table.entry("required").or_insert_with(|| json!([]));
+            required.as_array_mut().expect("a list").push(name.into());
+        }
+        table["properties"][name] = schema;
     }
     let topic = root["properties"]["topics"]["additionalProperties"].clone();
     open(&mut root, "schedules.<name>")["properties"]["retry"] =
@@ -152,31 +133,26 @@ pub fn schema() -> Json {
     root
 }
 
-/// Combines the schemas of a key that occurs in two variants of its table.
-fn either(one: Json, other: Json) -> Json {
-    let describe = |schema: &Json| {
-        schema["description"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
-    };
-    let description = format!("{} {}", describe(&one), describe(&other));
-    let bare = |mut schema: Json| {
-        let parts = schema.as_object_mut().expect("a schema is an object");
-        parts.remove("description");
-        parts.remove("default");
-        match parts.remove("anyOf") {
-            Some(Json::Array(variants)) => variants,
-            _ => vec![schema],
-        }
-    };
-    let mut variants = bare(one);
-    for variant in bare(other) {
-        if !variants.contains(&variant) {
-            variants.push(variant);
-        }
+/// Opens the schema of a variant of a table. The first call makes one for each value of the key on which it depends.
+fn open_variant(table: &mut Map<String, Json>, (key, value): Variant) -> &mut Map<String, Json> {
+    if !table.contains_key("oneOf") {
+        // Each variant knows its own keys.
+        table.remove("additionalProperties");
+        let values = table["properties"][key]["enum"].as_array();
+        let values = values.expect("a variant is one of some words").iter();
+        let variants = values.map(|value| {
+            let mut schema = table_schema();
+            schema["properties"][key] = json!({ "const": value });
+            schema
+        });
+        let variants: Vec<_> = variants.collect();
+        table.insert("oneOf".to_owned(), variants.into());
     }
-    json!({ "anyOf": variants, "description": description })
+    let variants = table["oneOf"].as_array_mut().expect("a list").iter_mut();
+    let mut variants =
+        variants.map(|schema| schema.as_object_mut().expect("a schema is an object"));
+    let found = variants.find(|schema| schema["properties"][key]["const"] == value);
+    found.expect("each value has its schema")
 }
 
 /// Opens the schema of a table, below the schemas of the tables that it is in.
@@ -213,6 +189,8 @@ fn below<'s>(schema: &'s mut Json, name: &str, new: impl FnOnce() -> Json) -> &'
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -224,7 +202,10 @@ mod tests {
             .collect();
         let meanings: BTreeSet<_> = keys
             .iter()
-            .map(|key| (&key.table, key.description.name, &key.description.meaning))
+            .map(|key| {
+                let Description { name, meaning, .. } = &key.description;
+                (&key.table, key.variant, name, meaning)
+            })
             .collect();
         assert_eq!(meanings.len(), keys.len());
         for name in [
@@ -247,14 +228,23 @@ mod tests {
     }
 
     #[test]
-    fn only_keys_of_every_variant_are_required() {
-        let keys = keys();
-        let required: Vec<_> = keys.iter().filter(|key| key.required).collect();
-        let of_sinks = required.iter().filter(|key| key.table.ends_with("sink"));
-        assert_eq!(
-            of_sinks.map(|key| key.description.name).collect::<Vec<_>>(),
-            ["type"]
-        );
+    fn each_variant_of_a_table_has_its_own_keys() {
+        let schema = schema();
+        let sink = "/properties/consumer/properties/subscriptions/items/properties/sink";
+        let sink = schema.pointer(sink).unwrap();
+        assert_eq!(sink["required"], json!(["type"]));
+        let variants = sink["oneOf"].as_array().unwrap();
+        let of = |kind: &str| {
+            let mut all = variants.iter();
+            all.find(|variant| variant["properties"]["type"]["const"] == kind)
+                .unwrap()
+        };
+        assert_eq!(variants.len(), 7);
+        assert_eq!(of("http")["required"], json!(["url"]));
+        assert_eq!(of("http")["properties"]["away"]["default"], "retry");
+        assert_eq!(of("nats")["properties"]["away"]["default"], "defer");
+        assert_eq!(of("stdout")["properties"].as_object().unwrap().len(), 1);
+        assert_eq!(of("amqp")["additionalProperties"], json!(false));
     }
 
     #[test]
@@ -274,10 +264,6 @@ mod tests {
                 json!("name"),
             ),
             ("/properties/redis/additionalProperties", json!(false)),
-            (
-                "/properties/consumer/properties/subscriptions/items/properties/sink/properties/timeout/anyOf",
-                json!([{ "type": "string" }]),
-            ),
         ] {
             assert_eq!(schema.pointer(pointer), Some(&expected), "{pointer}");
         }

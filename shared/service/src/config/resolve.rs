@@ -4,25 +4,25 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use super::table::{Findings, Table};
 use super::values::Hash;
 use super::{
-    AuthConfig, BasePath, Config, ConsumerConfig, DashboardConfig, DoctorMode, GatewayConfig,
-    HistoryConfig, ManagerConfig, ProducerConfig, RedisConfig, SinkConfig, SqsConfig,
-    SubscriptionConfig, SubscriptionGroup, schedules, secret_file, sinks, sources, topics,
+    AuthConfig, Config, ConsumerConfig, DashboardConfig, DoctorMode, GatewayConfig, ManagerConfig,
+    ProducerConfig, RedisConfig, SinkConfig, SqsConfig, SubscriptionConfig, SubscriptionGroup,
+    schedules, secret_file, sources, topics,
 };
+use crate::brokers::redis_stream::RedisStreamSinkSettings;
 use crate::callbacks::CallbackTopics;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
 use lisa_core::fields::{Any, Field, Reader as _, Value as _, within};
 use lisa_core::misspelling;
-use lisa_core::redis::{Endpoint, RedisUrl, TlsSettings};
+use lisa_core::redis::{Endpoint, TlsSettings};
 use lisa_core::secret::Secret;
 use lisa_core::small_file::{self, MAX_PEM_BYTES};
 use lisa_core::topic::{Group, Namespace, Topic, TopicSettings};
 
-const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
+const NONE_REQUIRED: &str = "no key is required";
 /// The shortest secret key of signed requests: a shorter one could be guessed from a signature.
 const MIN_AWS_SECRET: usize = 16;
 
@@ -56,7 +56,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
                 doctor,
                 table.table("jobs"),
                 dashboard(table.open("dashboard"), &auth),
-                history(table.open("history")),
+                table.table("history"),
             )
         },
     );
@@ -103,161 +103,37 @@ pub(super) fn resolve(findings: &Findings) -> Config {
 }
 
 fn dashboard(mut table: Table<'_>, auth: &AuthConfig) -> DashboardConfig {
-    let enabled = Field::new(
-        "enabled",
-        true,
-        "True to serve the dashboard: pages for operators, at `/`.",
-    );
-    let enabled = table.read(enabled, Any);
-    let listen: Option<SocketAddr> = table.optional(
-        "listen",
-        "The address of a separate listener for the dashboard. Without one, it is on the listener of the manager.",
-    );
-    if let Some(address) = listen {
+    let config = DashboardConfig::read(&mut table).expect(NONE_REQUIRED);
+    if let Some(address) = config.listen {
         let tokens = TokenSet::new(auth.tokens.clone());
         if let Err(message) = check_listener(address, &tokens, auth.allow_unauthenticated) {
             table.reject("listen", message);
         }
     }
-    let base_path = Field::new(
-        "base_path",
-        BasePath::default(),
-        "The path at which browsers reach the dashboard, such as `/lisa` behind a proxy. The proxy may keep or remove it.",
-    );
-    let base_path = table.read(base_path, Any);
-    let show_payload = Field::new(
-        "show_payload",
-        true,
-        "True to show payloads and headers to tokens with the scope `payload`; false to hide them from everyone.",
-    );
-    let config = DashboardConfig {
-        enabled,
-        listen,
-        base_path,
-        show_payload: table.read(show_payload, Any),
-        session_key_file: table.file(
-            "session_key_file",
-            "A file with at least 32 random bytes, the same for all managers. Without one, sessions end when the manager restarts.",
-        ),
-    };
     table.finish();
     config
 }
 
-fn history(mut table: Table<'_>) -> HistoryConfig {
-    let enabled = Field::new(
-        "enabled",
-        true,
-        "True to record counts and lateness of each topic over time, up to 215 KB of Redis's memory for each.",
-    );
-    let minutes = Field::new(
-        "minutes",
-        360,
-        "The number of samples to keep for each topic, one a minute. The newest period of this length is shown by the minute.",
-    );
-    let quarters = Field::new(
-        "quarters",
-        672,
-        "The number of samples to keep for each topic, one a quarter hour.",
-    );
-    let config = HistoryConfig {
-        enabled: table.read(enabled, Any),
-        minutes: table.read(minutes, within(60..=1440)),
-        quarters: table.read(quarters, within(96..=2976)),
-    };
+fn redis(table: Table<'_>) -> RedisConfig {
+    let mut table = table.of_process();
+    let config = RedisConfig::read(&mut table).expect(NONE_REQUIRED);
     table.finish();
     config
 }
 
-fn redis(mut table: Table<'_>) -> RedisConfig {
-    let timeouts = within(Duration::from_millis(10)..=Duration::from_mins(1));
-    let url = DEFAULT_URL.parse().expect("a valid default");
-    let url = table.read(
-        Field::new(
-            "url",
-            url,
-            "The address of the server. It may contain user and password. The guide to Redis deployments has the syntax.",
-        ),
-        Any,
-    );
-    let is_tls = match RedisUrl::endpoint(&url) {
-        Endpoint::Tcp { tls, .. }
-        | Endpoint::Sentinel { tls, .. }
-        | Endpoint::Cluster { tls, .. } => *tls,
-        Endpoint::Unix { .. } => false,
-    };
-    let username = table.optional(
-        "username",
-        "The user. Takes precedence over the one in the URL.",
-    );
-    let password = table.optional(
-        "password",
-        "The password. Takes precedence over the one in the URL.",
-    );
-    const FILE: &str = "A file whose only line is the password.";
-    let mut from_file =
-        secret_file::read(&mut table, "password", "password_file", FILE).unwrap_or_default();
-    if from_file.len() > 1 {
-        table.reject("password_file", "expected a file with one line");
-    }
-    let config = RedisConfig {
-        url,
-        username,
-        password: from_file.pop().or(password),
-        sentinel_username: table.optional("sentinel_username", "The user of the sentinels."),
-        sentinel_password: table.optional(
-            "sentinel_password",
-            "The password of the sentinels. The one of the server is not tried.",
-        ),
-        connect_timeout: table.read(
-            Field::new(
-                "connect_timeout",
-                Duration::from_secs(2),
-                "The time limit for connecting.",
-            ),
-            timeouts,
-        ),
-        response_timeout: table.read(
-            Field::new(
-                "response_timeout",
-                Duration::from_secs(5),
-                "The time limit for a response.",
-            ),
-            timeouts,
-        ),
-        tls: tls(table.open("tls"), is_tls),
-        allow_eviction: table.read(
-            Field::new(
-                "allow_eviction",
-                false,
-                "True to run on a server that may evict keys, and so lose messages.",
-            ),
-            Any,
-        ),
-    };
-    table.finish();
-    config
-}
-
-/// Reads the paths of the files. Checks that the files can be read if they are used.
-fn tls(mut table: Table<'_>, is_used: bool) -> TlsSettings {
-    let mut file = |key, meaning| {
-        let path = table.file(key, meaning)?;
-        if is_used && let Err(error) = small_file::read(&path, MAX_PEM_BYTES) {
-            table.reject(key, format!("cannot read {}: {error}", path.display()));
-        }
-        Some(path)
-    };
+/// Reads the paths of the files.
+pub(super) fn tls(table: &mut Table<'_>, _: &str) -> Option<TlsSettings> {
+    let mut table = table.open("tls");
     let settings = TlsSettings {
-        ca_file: file(
+        ca_file: table.file(
             "ca_file",
             "A PEM file of the certificates to trust, in place of the system's.",
         ),
-        client_cert: file(
+        client_cert: table.file(
             "client_cert",
             "A PEM file of the certificate to present, together with `client_key`.",
         ),
-        client_key: file(
+        client_key: table.file(
             "client_key",
             "A PEM file of the private key of `client_cert`.",
         ),
@@ -269,18 +145,37 @@ fn tls(mut table: Table<'_>, is_used: bool) -> TlsSettings {
         );
     }
     table.finish();
-    settings
+    Some(settings)
+}
+
+/// Checks that the files of certificates can be read if they are used.
+pub(super) fn check_redis(config: &RedisConfig, table: &mut Table<'_>) {
+    let (Endpoint::Tcp { tls, .. }
+    | Endpoint::Sentinel { tls, .. }
+    | Endpoint::Cluster { tls, .. }) = config.url.endpoint()
+    else {
+        return;
+    };
+    for (key, path) in [
+        ("tls.ca_file", &config.tls.ca_file),
+        ("tls.client_cert", &config.tls.client_cert),
+        ("tls.client_key", &config.tls.client_key),
+    ] {
+        if let Some(path) = path.as_ref().filter(|_| *tls)
+            && let Err(error) = small_file::read(path, MAX_PEM_BYTES)
+        {
+            table.reject(key, format!("cannot read {}: {error}", path.display()));
+        }
+    }
 }
 
 fn auth(mut table: Table<'_>) -> AuthConfig {
-    let allow_unauthenticated = table.read(
-        Field::new(
-            "allow_unauthenticated",
-            false,
-            "True to listen beyond this machine without any token.",
-        ),
-        Any,
-    );
+    let config = AuthConfig::read(&mut table).expect(NONE_REQUIRED);
+    table.finish();
+    config
+}
+
+pub(super) fn tokens(table: &mut Table<'_>, _: &str) -> Option<Vec<Token>> {
     let mut tokens: Vec<Token> = Vec::new();
     for row in table.rows("tokens") {
         let Some(token) = token(row.of_token(), &tokens) else {
@@ -288,29 +183,7 @@ fn auth(mut table: Table<'_>) -> AuthConfig {
         };
         tokens.push(token);
     }
-    let allowed_hosts = table.read(
-        Field::new(
-            "allowed_hosts",
-            Vec::new(),
-            "Host names that requests without a token may use, besides `localhost`, IP addresses and names without a dot.",
-        ),
-        Any,
-    );
-    let allowed_origins = table.read(
-        Field::new(
-            "allowed_origins",
-            Vec::new(),
-            "Origins of pages that may make changes although `Host` is another one.",
-        ),
-        Any,
-    );
-    table.finish();
-    AuthConfig {
-        tokens,
-        allow_unauthenticated,
-        allowed_hosts,
-        allowed_origins,
-    }
+    Some(tokens)
 }
 
 fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
@@ -483,7 +356,14 @@ fn subscriptions(
         );
         let example = "{ type = \"stdout\" }";
         let sink = row.required_table("sink", "The destination of deliveries.", example);
-        let sink = sink.and_then(|sink| sinks::read(sink, namespace));
+        let sink = sink.and_then(SinkConfig::read);
+        if let Some(SinkConfig::RedisStream(settings)) = &sink
+            && RedisStreamSinkSettings::is_reserved(settings.stream.prefix(), namespace)
+        {
+            let why =
+                format!("{namespace}: is the prefix of the relay's own keys; choose another name");
+            row.reject("sink.stream", why);
+        }
         if let (Some(topic), Some(group)) = (&topic, &group) {
             if all
                 .iter()

@@ -14,7 +14,7 @@ use lisa_core::small_file::{self, MAX_PEM_BYTES};
 const MAX_BYTES: u64 = 64 * 1024;
 
 /// Reads secrets from the file that `file_key` names, one per line. Returns `None` without such a key or after a problem.
-pub(super) fn read(
+pub(crate) fn read(
     table: &mut Table<'_>,
     key: &'static str,
     file_key: &'static str,
@@ -53,15 +53,14 @@ fn read_from(
 }
 
 /// Reads the password of a message broker from `password` or `password_file`, as [`read_as_used`] does.
-pub(super) fn password(table: &mut Table<'_>) -> Option<Secret> {
-    const INLINE: &str =
-        "With a message broker: the password. Takes precedence over one in the URL.";
-    const FILE: &str = "With a message broker: a file whose only line is the password.";
+pub(crate) fn password(table: &mut Table<'_>) -> Option<Secret> {
+    const INLINE: &str = "The password. Takes precedence over one in the URL.";
+    const FILE: &str = "A file whose only line is the value of `password`.";
     one(table, "password", INLINE, "password_file", FILE)
 }
 
 /// Reads one secret from `key`, or from the file that `file_key` names, as [`read_as_used`] does.
-pub(super) fn one(
+pub(crate) fn one(
     table: &mut Table<'_>,
     key: &'static str,
     meaning: &'static str,
@@ -78,7 +77,7 @@ pub(super) fn one(
 
 /// Reads the path of a file that a sink or source reads when it connects. A process that runs it must be able to read the
 /// file; one that only checks the configuration warns.
-pub(super) fn path(
+pub(crate) fn path(
     table: &mut Table<'_>,
     key: &'static str,
     meaning: &'static str,
@@ -98,7 +97,7 @@ pub(super) fn path(
 /// Reads secrets like [`read`], but only as strictly as this process needs the secrets of this sink or source. A process that
 /// only checks the configuration warns about a file that it cannot read, because the file may be on another machine. A
 /// process that does not run the sink or source does not read the file.
-pub(super) fn read_as_used(
+pub(crate) fn read_as_used(
     table: &mut Table<'_>,
     key: &'static str,
     file_key: &'static str,

@@ -4,21 +4,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::brokers;
 use super::sinks::needs_feature;
 use super::table::Table;
 use super::topics;
-use crate::brokers::amqp::{AmqpSourceSettings, MAX_SHORT_STRING};
-use crate::brokers::kafka::{KafkaSourceSettings, Refused, check_topic};
+use crate::brokers::amqp::AmqpSourceSettings;
+use crate::brokers::kafka::KafkaSourceSettings;
 use crate::brokers::nats::NatsSourceSettings;
 use crate::template::Template;
-use lisa_core::fields::{Any, Field, Reader as _, within};
+use lisa_core::fields::{Any, Field, Reader as _};
 use lisa_core::message::CallbackOutcome;
 use lisa_core::names::words;
 use lisa_core::topic::{Topic, TopicSettings};
 
-/// The default of `prefetch`.
-const DEFAULT_PREFETCH: u16 = 500;
 /// The longest name, in characters: an id made of the longest name and a hash has 64, the most that an id may have.
 const MAX_NAME: usize = 31;
 
@@ -113,7 +110,7 @@ fn source(mut row: Table<'_>, others: &[SourceConfig]) -> Option<SourceConfig> {
         "The queue, stream or topic of a message broker to take messages off.",
         example,
     );
-    let from = from.and_then(|from| self::from(from.of_source(), name.as_deref()));
+    let from = from.and_then(|from| SourceFrom::read(from.of_source()));
     let topic = topic(&mut row);
     row.finish();
     let (topic, topics) = topic?;
@@ -173,129 +170,24 @@ fn topic(row: &mut Table<'_>) -> Option<(Template, BTreeSet<Topic>)> {
     Some((template, topics.into_iter().collect()))
 }
 
-fn from(mut table: Table<'_>, name: Option<&str>) -> Option<SourceFrom> {
-    let kind = table.required("type", "The type of message broker.");
-    let from = match kind? {
-        SourceType::Amqp => amqp(&mut table),
-        SourceType::Nats => nats(&mut table, name),
-        SourceType::Kafka => kafka(&mut table, name),
-    };
-    table.finish();
-    from
-}
-
-fn prefetch(table: &mut Table<'_>) -> u16 {
-    table.read(
-        Field::new(
-            "prefetch",
-            DEFAULT_PREFETCH,
-            "The maximum number of unacknowledged messages at a time.",
-        ),
-        within(1..=10_000),
-    )
-}
-
-fn amqp(table: &mut Table<'_>) -> Option<SourceFrom> {
-    needs_feature(table, "producer", "source-amqp", cfg!(feature = "amqp"));
-    let connection = brokers::amqp::read(table);
-    let queue: Option<String> = table.required(
-        "queue",
-        "With type `amqp`: the queue to take messages off. It must exist.",
-    );
-    if let Some(queue) = &queue
-        && !(1..=MAX_SHORT_STRING).contains(&queue.len())
-    {
-        table.reject("queue", "must be 1 to 255 bytes");
+impl SourceFrom {
+    fn read(mut table: Table<'_>) -> Option<Self> {
+        let table = &mut table;
+        let from = match table.variant("type", "The type of message broker.", SourceType::as_str)? {
+            SourceType::Amqp => {
+                needs_feature(table, "producer", "source-amqp", cfg!(feature = "amqp"));
+                AmqpSourceSettings::read(table).map(Self::Amqp)
+            }
+            SourceType::Nats => {
+                needs_feature(table, "producer", "source-nats", cfg!(feature = "nats"));
+                NatsSourceSettings::read(table).map(Self::Nats)
+            }
+            SourceType::Kafka => {
+                needs_feature(table, "producer", "source-kafka", cfg!(feature = "kafka"));
+                KafkaSourceSettings::read(table).map(Self::Kafka)
+            }
+        };
+        table.finish();
+        from
     }
-    let prefetch = prefetch(table);
-    Some(SourceFrom::Amqp(AmqpSourceSettings {
-        connection: connection?,
-        queue: queue?,
-        prefetch,
-    }))
-}
-
-fn nats(table: &mut Table<'_>, name: Option<&str>) -> Option<SourceFrom> {
-    needs_feature(table, "producer", "source-nats", cfg!(feature = "nats"));
-    let connection = brokers::nats::read(table);
-    let stream: Option<String> = table.required(
-        "stream",
-        "With type `nats`: the stream of JetStream to take messages off. It must exist.",
-    );
-    let consumer: Option<String> = table.optional(
-        "consumer",
-        "With type `nats`: the durable pull consumer, which is created if the stream has none of this name. The default is \
-         `lisa-` and the name of the source.",
-    );
-    for (key, text) in [("stream", &stream), ("consumer", &consumer)] {
-        let is_bad =
-            |char: char| char.is_whitespace() || char.is_control() || ".*>/\\".contains(char);
-        if text
-            .as_ref()
-            .is_some_and(|text| text.is_empty() || text.contains(is_bad))
-        {
-            table.reject(key, "must be a name without spaces and without . * > / \\");
-        }
-    }
-    let prefetch = prefetch(table);
-    Some(SourceFrom::Nats(NatsSourceSettings {
-        connection: connection?,
-        stream: stream?,
-        consumer: consumer.or_else(|| Some(format!("lisa-{}", name?)))?,
-        prefetch,
-    }))
-}
-
-fn kafka(table: &mut Table<'_>, name: Option<&str>) -> Option<SourceFrom> {
-    needs_feature(table, "producer", "source-kafka", cfg!(feature = "kafka"));
-    let connection = brokers::kafka::read(table);
-    let topic: Option<String> = table.required(
-        "topic",
-        "With type `kafka`: the topic of Kafka to take messages off.",
-    );
-    let group: Option<String> = table.optional(
-        "group",
-        "With type `kafka`: the consumer group whose offsets are committed. The default is `lisa-` and the name of the source.",
-    );
-    let dead_letter_topic: Option<String> = table.optional(
-        "dead_letter_topic",
-        "With type `kafka`: the topic of Kafka for messages that Lisa permanently refuses. Without it, the source stops at \
-         such a message.",
-    );
-    let skip_refused = table.read(
-        Field::new(
-            "skip_refused",
-            false,
-            "With type `kafka`: true to drop messages that Lisa permanently refuses, and so lose them.",
-        ),
-        Any,
-    );
-    for (key, text) in [("topic", &topic), ("dead_letter_topic", &dead_letter_topic)] {
-        if let Some(Err(problem)) = text.as_deref().map(check_topic) {
-            table.reject(key, problem);
-        }
-    }
-    if dead_letter_topic.is_some() && dead_letter_topic == topic {
-        table.reject("dead_letter_topic", "must differ from topic");
-    }
-    if group.as_deref() == Some("") {
-        table.reject("group", "must not be empty");
-    }
-    let refused = match (dead_letter_topic, skip_refused) {
-        (Some(_), true) => {
-            table.reject("skip_refused", "cannot be combined with dead_letter_topic");
-            return None;
-        }
-        (Some(topic), false) => Refused::DeadLetter(topic),
-        (None, true) => Refused::Skip,
-        (None, false) => Refused::Block,
-    };
-    let prefetch = prefetch(table);
-    Some(SourceFrom::Kafka(KafkaSourceSettings {
-        connection: connection?,
-        topic: topic?,
-        group: group.or_else(|| Some(format!("lisa-{}", name?)))?,
-        prefetch,
-        refused,
-    }))
 }

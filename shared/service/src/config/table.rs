@@ -17,7 +17,7 @@ use lisa_core::misspelling;
 
 const DEFAULT: &str = "default";
 /// The text that unsets a value.
-pub(super) const NONE: &str = "none";
+pub(crate) const NONE: &str = "none";
 
 /// The results of one load: settings, problems and warnings.
 pub(super) struct Findings {
@@ -31,14 +31,23 @@ pub(super) struct Findings {
 
 /// The handling of secret files, by what they are for.
 #[derive(Clone, Copy)]
-pub(super) struct Secrets {
-    pub(super) sinks: SinkSecrets,
-    pub(super) sources: SinkSecrets,
-    pub(super) tokens: SinkSecrets,
+pub(crate) struct Secrets {
+    pub(crate) sinks: SinkSecrets,
+    pub(crate) sources: SinkSecrets,
+    pub(crate) tokens: SinkSecrets,
 }
 
-/// A key that was read: the path of its table, and its description.
-pub(super) type Described = (Path, Description);
+/// A key that was read.
+pub(super) struct Described {
+    /// The path of its table.
+    pub(super) path: Path,
+    /// The variant of its table.
+    pub(super) variant: Option<Variant>,
+    pub(super) description: Description,
+}
+
+/// The variant of a table whose keys depend on one of them: that key, and its value.
+pub type Variant = (&'static str, &'static str);
 
 impl Findings {
     pub(super) fn new(layers: Layers, secrets: Secrets) -> Self {
@@ -109,7 +118,7 @@ impl Findings {
 }
 
 /// One table, and the tables that it inherits from.
-pub(super) struct Table<'a> {
+pub(crate) struct Table<'a> {
     /// True if its values may be inherited, so that `none` unsets one.
     inherits: bool,
     /// The handling of the secret files of this table.
@@ -121,6 +130,7 @@ pub(super) struct Table<'a> {
     /// The source of the table itself.
     origin: String,
     known: Vec<&'static str>,
+    variant: Option<Variant>,
 }
 
 impl<'a> Table<'a> {
@@ -133,6 +143,7 @@ impl<'a> Table<'a> {
             layers,
             origin,
             known: Vec::new(),
+            variant: None,
         }
     }
 
@@ -142,14 +153,14 @@ impl<'a> Table<'a> {
     }
 
     /// Returns true if the table itself has this key.
-    pub(super) fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.layers
             .first()
             .is_some_and(|(_, values)| present(values, key).is_some())
     }
 
     /// Reads an optional key.
-    pub(super) fn optional<T: Value>(
+    pub(crate) fn optional<T: Value>(
         &mut self,
         key: &'static str,
         meaning: &'static str,
@@ -159,7 +170,7 @@ impl<'a> Table<'a> {
     }
 
     /// Reads a required key.
-    pub(super) fn required<T: Value>(
+    pub(crate) fn required<T: Value>(
         &mut self,
         key: &'static str,
         meaning: &'static str,
@@ -169,6 +180,18 @@ impl<'a> Table<'a> {
             self.reject(key, format!("missing: {}", as_clause(meaning)));
         }
         self.given(key)
+    }
+
+    /// Reads the key on which the other keys depend. The keys that are read from now on are those of its value.
+    pub(crate) fn variant<T: Value + Copy>(
+        &mut self,
+        key: &'static str,
+        meaning: &'static str,
+        word: fn(T) -> &'static str,
+    ) -> Option<T> {
+        let read = self.required(key, meaning)?;
+        self.variant = Some((key, word(read)));
+        Some(read)
     }
 
     fn given<T: Value>(&mut self, key: &'static str) -> Option<T> {
@@ -199,17 +222,21 @@ impl<'a> Table<'a> {
 
     fn describe(&self, description: impl FnOnce() -> Description) {
         if let Some(descriptions) = &mut *self.findings.descriptions.borrow_mut() {
-            descriptions.push((self.path.clone(), description()));
+            descriptions.push(Described {
+                path: self.path.clone(),
+                variant: self.variant,
+                description: description(),
+            });
         }
     }
 
     /// Adds a problem with a key, regardless of the source of its value. `key` may be in a nested table (`retry.max`).
-    pub(super) fn reject(&self, key: &str, message: impl Into<String>) {
+    pub(crate) fn reject(&self, key: &str, message: impl Into<String>) {
         self.findings.add(self.about(key, message.into(), ""));
     }
 
     /// Adds a warning about a key; the configuration is still valid.
-    pub(super) fn warning(&self, key: &str, message: impl Into<String>) {
+    pub(crate) fn warning(&self, key: &str, message: impl Into<String>) {
         let warning = self.about(key, message.into(), "");
         self.findings.warnings.borrow_mut().push(warning);
     }
@@ -236,20 +263,28 @@ impl<'a> Table<'a> {
     }
 
     /// Returns the handling of the secret files of this sink or source.
-    pub(super) fn secrets(&self) -> SinkSecrets {
+    pub(crate) fn secrets(&self) -> SinkSecrets {
         self.secrets
     }
 
     /// Handles the secret files of this table as those of a source.
-    pub(super) fn of_source(self) -> Self {
+    pub(crate) fn of_source(self) -> Self {
         Self {
             secrets: self.findings.secrets.sources,
             ..self
         }
     }
 
+    /// Handles the secret files of this table as those that each process needs.
+    pub(crate) fn of_process(self) -> Self {
+        Self {
+            secrets: SinkSecrets::Required,
+            ..self
+        }
+    }
+
     /// Handles the secret files of this table as those of a token.
-    pub(super) fn of_token(self) -> Self {
+    pub(crate) fn of_token(self) -> Self {
         Self {
             secrets: self.findings.secrets.tokens,
             ..self
@@ -258,7 +293,7 @@ impl<'a> Table<'a> {
 
     /// Reads the path of a file. A relative path in a configuration file is relative to the folder of that file. One from
     /// the environment or the command line is relative to the working directory.
-    pub(super) fn file(&mut self, key: &'static str, meaning: &'static str) -> Option<PathBuf> {
+    pub(crate) fn file(&mut self, key: &'static str, meaning: &'static str) -> Option<PathBuf> {
         let path: String = self.optional(key, meaning)?;
         let folder = self
             .find(key)
@@ -267,7 +302,7 @@ impl<'a> Table<'a> {
     }
 
     /// Opens a nested table; a missing one is empty.
-    pub(super) fn open(&mut self, key: &'static str) -> Table<'a> {
+    pub(crate) fn open(&mut self, key: &'static str) -> Table<'a> {
         self.know(key);
         let path = self.path(key);
         let layers = self
@@ -289,7 +324,7 @@ impl<'a> Table<'a> {
     }
 
     /// Opens a required nested table. `example` is part of the problem if it is missing.
-    pub(super) fn required_table(
+    pub(crate) fn required_table(
         &mut self,
         key: &'static str,
         meaning: &'static str,
@@ -309,13 +344,13 @@ impl<'a> Table<'a> {
     }
 
     /// Opens a nested table unless it is missing.
-    pub(super) fn optional_table(&mut self, key: &'static str) -> Option<Table<'a>> {
+    pub(crate) fn optional_table(&mut self, key: &'static str) -> Option<Table<'a>> {
         self.know(key);
         self.find(key).is_some().then(|| self.open(key))
     }
 
     /// Adds a problem with the name of the table itself.
-    pub(super) fn name_problem(&self, message: &str) {
+    pub(crate) fn name_problem(&self, message: &str) {
         let source = self.origin.clone();
         let message = message.into();
         self.findings.add(Problem {
@@ -327,7 +362,7 @@ impl<'a> Table<'a> {
     }
 
     /// Reads `none` as a value like any other.
-    pub(super) fn without_inheritance(self) -> Self {
+    pub(crate) fn without_inheritance(self) -> Self {
         Self {
             inherits: false,
             ..self
@@ -335,13 +370,13 @@ impl<'a> Table<'a> {
     }
 
     /// Inherits the keys that this table does not have from another one.
-    pub(super) fn inherit(mut self, other: &Table<'_>) -> Self {
+    pub(crate) fn inherit(mut self, other: &Table<'_>) -> Self {
         self.layers.extend(other.layers.iter().cloned());
         self
     }
 
     /// Opens all tables of a table whose keys are names.
-    pub(super) fn entries(&mut self, key: &'static str) -> Vec<(String, Table<'a>)> {
+    pub(crate) fn entries(&mut self, key: &'static str) -> Vec<(String, Table<'a>)> {
         let tables = self.open(key);
         let (place, values) = tables.layers.into_iter().next().unwrap_or_default();
         let open = |(name, value): (String, Merged)| {
@@ -358,7 +393,7 @@ impl<'a> Table<'a> {
     }
 
     /// Reads a table whose keys are names and whose values are strings, or secrets.
-    pub(super) fn texts<T: Value>(
+    pub(crate) fn texts<T: Value>(
         &mut self,
         key: &'static str,
         meaning: &'static str,
@@ -405,7 +440,7 @@ impl<'a> Table<'a> {
     }
 
     /// Adds a problem with an entry of a table whose values are secrets.
-    pub(super) fn reject_secret(&self, key: &str, name: &str, message: String) {
+    pub(crate) fn reject_secret(&self, key: &str, name: &str, message: String) {
         let source = self.find(key).map(|(_, table)| self.findings.source(table));
         self.findings.add(Problem {
             path: self.path(key).key(name).to_string(),
@@ -416,7 +451,7 @@ impl<'a> Table<'a> {
     }
 
     /// Opens all tables of a list.
-    pub(super) fn rows(&mut self, key: &'static str) -> Vec<Table<'a>> {
+    pub(crate) fn rows(&mut self, key: &'static str) -> Vec<Table<'a>> {
         self.know(key);
         let Some((place, value)) = self.find(key) else {
             return Vec::new();
@@ -439,7 +474,7 @@ impl<'a> Table<'a> {
     }
 
     /// Reports each key of the table itself that was not read.
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(&self) {
         let Some((place, values)) = self.layers.first() else {
             return;
         };
@@ -577,7 +612,7 @@ impl Reader for Table<'_> {
 }
 
 /// Returns the schema of a table, to which its keys are added.
-pub(super) fn table_schema() -> Json {
+pub(crate) fn table_schema() -> Json {
     json!({ "type": "object", "additionalProperties": false, "properties": {} })
 }
 

@@ -19,7 +19,7 @@ text_value! {
 }
 
 /// The address of a webhook, whose path or query may be a secret.
-pub(super) struct Address(pub(super) String);
+pub(crate) struct Address(pub(crate) String);
 
 impl Value for Address {
     const KIND: &'static str = "string";
@@ -38,7 +38,7 @@ impl Value for Address {
 }
 
 /// The URL of a server, whose password is a secret.
-pub(super) struct ServerUrl(pub(super) String);
+pub(crate) struct ServerUrl(pub(crate) String);
 
 impl Value for ServerUrl {
     const KIND: &'static str = "string";
@@ -57,7 +57,7 @@ impl Value for ServerUrl {
 }
 
 /// The SHA-256 of a token in hexadecimal; hidden, because a weak token could be guessed from it.
-pub(super) struct Hash(pub(super) String);
+pub(crate) struct Hash(pub(crate) String);
 
 impl Value for Hash {
     const SECRET: bool = true;
@@ -82,7 +82,7 @@ impl Value for Hash {
 }
 
 /// One value, or a list of them.
-pub(super) struct OneOrMany<T>(pub(super) Vec<T>);
+pub(crate) struct OneOrMany<T>(pub(crate) Vec<T>);
 
 impl<T: Value> Value for OneOrMany<T> {
     const SECRET: bool = T::SECRET;

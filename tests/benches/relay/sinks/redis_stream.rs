@@ -2,6 +2,7 @@
 
 use lisa_consumer::Handler;
 use lisa_consumer::sinks::RedisStreamSink;
+use lisa_core::topic::Namespace;
 use lisa_service::brokers::redis_stream::{DEFAULT_TIMEOUT, RedisStreamSinkSettings};
 use lisa_service::targets::{Away, TargetSettings};
 use lisa_service::template::Template;
@@ -60,15 +61,15 @@ impl Target for RedisStream {
     }
 
     fn sink(&self) -> impl Handler {
-        RedisStreamSink::new(RedisStreamSinkSettings {
+        let settings = RedisStreamSinkSettings {
             url: self.server.socket_url().parse().expect("a socket"),
             password: None,
             ca_file: None,
             stream: Template::parse("due:{topic}", &["topic"]).expect("a template"),
             max_length: None,
             timeout: DEFAULT_TIMEOUT,
-            reserved: "lisa:".to_owned(),
             target: TargetSettings::new(Away::Defer),
-        })
+        };
+        RedisStreamSink::new(settings, Namespace::default())
     }
 }

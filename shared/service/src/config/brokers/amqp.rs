@@ -1,43 +1,23 @@
-//! The keys of a connection to RabbitMQ.
+//! Reads the keys of RabbitMQ that are more than one value.
 
-use std::time::Duration;
-
-use lisa_core::fields::{Field, Reader as _, within};
+use lisa_core::secret::Secret;
 use url::Url;
 
-use crate::brokers::amqp::{AmqpConnection, DEFAULT_CONNECT_TIMEOUT};
+use crate::brokers::amqp::{AmqpConnection, MAX_SHORT_STRING};
 use crate::config::secret_file;
 use crate::config::table::Table;
 use crate::config::values::ServerUrl;
 
-/// Reads a connection. Returns `None` if it is unusable; the problem is then recorded.
-pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<AmqpConnection> {
-    let url: Option<ServerUrl> = table.required(
-        "url",
-        "With type `amqp`: the server, as `amqp://user@host:5672/vhost`, or `amqps://` for TLS.",
-    );
-    let url = url.and_then(|ServerUrl(url)| match check(&url) {
-        Ok(url) => Some(url),
-        Err(message) => {
-            table.reject("url", message);
-            None
-        }
-    });
+pub(crate) fn connection(table: &mut Table<'_>, _: &str) -> Option<AmqpConnection> {
+    AmqpConnection::read(table)
+}
+
+/// Reads the URL with the password.
+pub(crate) fn url(table: &mut Table<'_>, meaning: &'static str) -> Option<Secret> {
+    let url = table.required("url", meaning);
     let password = secret_file::password(table);
-    let ca_file = secret_file::path(
-        table,
-        "ca_file",
-        "With type `amqp`: a PEM file of certificates to trust, in addition to the system's.",
-    );
-    let connect_timeout = table.read(
-        Field::new(
-            "connect_timeout",
-            DEFAULT_CONNECT_TIMEOUT,
-            "With types `amqp` and `nats`: the time limit for connecting and logging in.",
-        ),
-        within(Duration::from_millis(100)..=Duration::from_mins(1)),
-    );
-    let mut url = url?;
+    let ServerUrl(url) = url?;
+    let mut url = check(&url).map_err(|why| table.reject("url", why)).ok()?;
     if let Some(password) = password {
         if url.username().is_empty() {
             table.reject("url", "a password requires a user, as in amqp://user@host");
@@ -45,11 +25,7 @@ pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<AmqpConnection> {
         // Fails only without a host.
         let _ = url.set_password(Some(password.expose()));
     }
-    Some(AmqpConnection {
-        url: url.as_str().into(),
-        ca_file,
-        connect_timeout,
-    })
+    Some(url.as_str().into())
 }
 
 fn check(text: &str) -> Result<Url, &'static str> {
@@ -66,5 +42,19 @@ fn check(text: &str) -> Result<Url, &'static str> {
             Err("the virtual host contains a slash; write it as %2f")
         }
         _ => Ok(url),
+    }
+}
+
+pub(crate) fn check_exchange(name: &str) -> Result<(), &'static str> {
+    match name.len() {
+        0..=MAX_SHORT_STRING => Ok(()),
+        _ => Err("must be at most 255 bytes long"),
+    }
+}
+
+pub(crate) fn check_queue(name: &str) -> Result<(), &'static str> {
+    match name.len() {
+        1..=MAX_SHORT_STRING => Ok(()),
+        _ => Err("must be 1 to 255 bytes"),
     }
 }

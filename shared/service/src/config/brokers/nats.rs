@@ -1,22 +1,22 @@
-//! The keys of a connection to NATS.
+//! Reads the keys of NATS that are more than one value.
 
-use std::time::Duration;
-
-use lisa_core::fields::{Field, Reader as _, within};
+use lisa_core::secret::Secret;
 use url::Url;
 
-use crate::brokers::amqp::DEFAULT_CONNECT_TIMEOUT;
-use crate::brokers::nats::NatsConnection;
+use crate::brokers::nats::{NatsConnection, check_subject};
 use crate::config::secret_file;
 use crate::config::table::Table;
 use crate::config::values::{OneOrMany, ServerUrl};
+use crate::template::Template;
 
-/// Reads a connection. Returns `None` if it is unusable; the problem is then recorded.
-pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<NatsConnection> {
-    let urls: Option<OneOrMany<ServerUrl>> = table.required(
-        "url",
-        "With type `nats`: one or more servers of one cluster, as `nats://user@host:4222`, or `tls://` for TLS.",
-    );
+pub(crate) fn connection(table: &mut Table<'_>, _: &str) -> Option<NatsConnection> {
+    NatsConnection::read(table)
+}
+
+/// Reads the URLs with the password.
+pub(crate) fn urls(table: &mut Table<'_>, meaning: &'static str) -> Option<Vec<Secret>> {
+    let urls: Option<OneOrMany<ServerUrl>> = table.required("url", meaning);
+    let password = secret_file::password(table);
     let mut parsed = Vec::new();
     for ServerUrl(url) in urls.map(|OneOrMany(urls)| urls).unwrap_or_default() {
         match check(&url) {
@@ -24,28 +24,6 @@ pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<NatsConnection> {
             Err(message) => table.reject("url", message),
         }
     }
-    let password = secret_file::password(table);
-    const TOKEN: &str = "With type `nats`: a token to log in with.";
-    const TOKEN_FILE: &str = "With type `nats`: a file whose only line is the token.";
-    let token = secret_file::one(table, "token", TOKEN, "token_file", TOKEN_FILE);
-    let creds_file = secret_file::path(
-        table,
-        "creds_file",
-        "With type `nats`: a credentials file with a JWT and an NKEY seed, as written by the NATS tools.",
-    );
-    let ca_file = secret_file::path(
-        table,
-        "ca_file",
-        "With types `redis-stream` and `nats`: a PEM file of the certificates to trust, in place of the system's.",
-    );
-    let connect_timeout = table.read(
-        Field::new(
-            "connect_timeout",
-            DEFAULT_CONNECT_TIMEOUT,
-            "With types `amqp` and `nats`: the time limit for connecting and logging in.",
-        ),
-        within(Duration::from_millis(100)..=Duration::from_mins(1)),
-    );
     let has_password = table.has("password") || table.has("password_file");
     if !has_password && parsed.iter().any(is_user_alone) {
         // Some clients take it for a token, which would be shown.
@@ -63,16 +41,8 @@ pub(in crate::config) fn read(table: &mut Table<'_>) -> Option<NatsConnection> {
             let _ = url.set_password(Some(password.expose()));
         }
     }
-    if parsed.is_empty() {
-        return None;
-    }
-    Some(NatsConnection {
-        urls: parsed.iter().map(|url| url.as_str().into()).collect(),
-        token,
-        creds_file,
-        ca_file,
-        connect_timeout,
-    })
+    let urls = parsed.iter().map(|url| url.as_str().into());
+    (!parsed.is_empty()).then(|| urls.collect())
 }
 
 fn is_user_alone(url: &Url) -> bool {
@@ -88,4 +58,17 @@ fn check(text: &str) -> Result<Url, &'static str> {
         return Err("the host is missing");
     }
     Ok(url)
+}
+
+pub(crate) fn check_fixed(subject: &Template) -> Result<(), String> {
+    subject.fixed().map_or(Ok(()), check_subject)
+}
+
+/// Checks the name of a stream or a consumer.
+pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
+    let is_bad = |char: char| char.is_whitespace() || char.is_control() || ".*>/\\".contains(char);
+    match name.is_empty() || name.contains(is_bad) {
+        true => Err("must be a name without spaces and without . * > / \\"),
+        false => Ok(()),
+    }
 }

@@ -38,7 +38,7 @@ fn names_of_consumers_and_groups_come_from_the_name_of_the_source() {
         panic!("another type");
     };
     assert_eq!(
-        (nats.stream.as_str(), nats.consumer.as_str()),
+        (nats.stream.as_str(), nats.consumer("in").as_str()),
         ("IN", "lisa-in")
     );
     let kafka = "type = 'kafka', brokers = ['h:9092'], topic = 'a.b'";
@@ -53,7 +53,10 @@ fn names_of_consumers_and_groups_come_from_the_name_of_the_source() {
         let SourceFrom::Kafka(kafka) = from(&format!("{kafka}{keys}")) else {
             panic!("another type");
         };
-        assert_eq!((kafka.group.as_str(), kafka.refused), ("lisa-in", refused));
+        assert_eq!(
+            (kafka.group("in").as_str(), kafka.refused()),
+            ("lisa-in", refused)
+        );
     }
 }
 

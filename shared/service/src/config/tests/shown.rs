@@ -83,7 +83,7 @@ fn the_webhook_example_has_both_sinks() {
     let sinks = sinks_of("webhook.toml");
     assert!(matches!(
         sinks[..],
-        [SinkConfig::Http { .. }, SinkConfig::Command { .. }]
+        [SinkConfig::Http(_), SinkConfig::Command(_)]
     ));
 }
 

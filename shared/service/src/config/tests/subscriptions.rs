@@ -68,24 +68,16 @@ fn a_webhook_is_checked_and_its_secrets_are_hidden() {
         "url = 'https://h/x'\nsecret = ['{good}', '{good}']\ntimeout = '5s'"
     ))
     .unwrap();
-    let SinkConfig::Http {
-        secrets,
-        timeout,
-        retry_after,
-        ..
-    } = &config.consumer.subscriptions[0].sink
-    else {
+    let SinkConfig::Http(webhook) = &config.consumer.subscriptions[0].sink else {
         panic!("a webhook");
     };
-    assert_eq!((secrets.len(), *timeout), (2, Duration::from_secs(5)));
-    assert_eq!(*retry_after, RetryAfter::Retry);
+    assert_eq!(webhook.secrets.len(), 2);
+    assert_eq!(webhook.timeout, Duration::from_secs(5));
+    assert_eq!(webhook.retry_after, RetryAfter::Retry);
     let deferring = sink("url = 'https://h/x'\nretry_after = 'defer'").unwrap();
     assert!(matches!(
-        deferring.consumer.subscriptions[0].sink,
-        SinkConfig::Http {
-            retry_after: RetryAfter::Defer,
-            ..
-        }
+        &deferring.consumer.subscriptions[0].sink,
+        SinkConfig::Http(webhook) if webhook.retry_after == RetryAfter::Defer
     ));
     let found = problems(sink("url = 'https://h/x'\nretry_after = 'ignore'"));
     assert!(
@@ -210,10 +202,11 @@ fn a_webhook_has_headers_of_its_own_that_nothing_shows() {
     ));
     let given = file("lisa.toml", &given);
     let loaded = Loaded::load(from_file(&given.path)).unwrap();
-    let SinkConfig::Http { headers, .. } = &loaded.config.consumer.subscriptions[0].sink else {
+    let SinkConfig::Http(webhook) = &loaded.config.consumer.subscriptions[0].sink else {
         panic!("a webhook");
     };
-    let exposed: Vec<_> = headers
+    let exposed: Vec<_> = webhook
+        .headers
         .iter()
         .map(|(name, value)| (name.as_str(), value.expose()))
         .collect();
@@ -311,10 +304,10 @@ fn a_command_gets_only_variables_that_it_may_have() {
         ))
     };
     let config = command("['DATABASE_URL']").unwrap();
-    let SinkConfig::Command { environment, .. } = &config.consumer.subscriptions[0].sink else {
+    let SinkConfig::Command(settings) = &config.consumer.subscriptions[0].sink else {
         panic!("a command");
     };
-    assert_eq!(environment, &["DATABASE_URL"]);
+    assert_eq!(settings.environment, ["DATABASE_URL"]);
     for (wrong, why) in [
         ("['LISA_REDIS_URL']", "reserved for the metadata"),
         ("['A=b']", "without its value"),

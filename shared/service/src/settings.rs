@@ -1,0 +1,102 @@
+//! Settings of sinks and sources that are declared once: the fields of a struct, and how each is read from a table of the
+//! configuration.
+
+/// Declares a struct that a `Table` fills. The comment of a field is the meaning of its key.
+///
+/// A word before the name of a field says how it is read:
+/// - `required`: a key that must be there.
+/// - `optional`: a key that may be missing; the type is an `Option`.
+/// - `default`: a key with the default behind `=`, and perhaps its bounds behind `in`.
+/// - `secret`: a key, or the file that the key `…_file` names.
+/// - `file`: the path of a file that is read when the sink or source connects.
+/// - `path`: the path of a file that is read later.
+/// - `part`: keys that the function behind `by` reads, which gets the table and the comment.
+///
+/// `check` after a field names a function that checks its value, and after the name of the struct one that checks all of
+/// them together. `read` returns `None` if no value is usable; the problems are then recorded in the table.
+macro_rules! settings {
+    (
+        $(#[$attribute:meta])*
+        $visible:vis struct $struct:ident $(, check = $check_all:path)? {
+            $(
+                $(#[doc = $doc:literal])+
+                $how:ident $name:ident: $type:ty $(= $value:expr $(, in $bounds:expr)?)? $(, by $read:path)? $(, check $check:path)?;
+            )+
+        }
+    ) => {
+        $(#[$attribute])*
+        $visible struct $struct {
+            $(
+                $(#[doc = $doc])+
+                $(#[doc = concat!("\n\nDefault: `", stringify!($value), "`.")]
+                $(#[doc = concat!(" Allowed: `", stringify!($bounds), "`.")])?)?
+                pub $name: $type,
+            )+
+        }
+
+        #[cfg(feature = "process")]
+        impl $struct {
+            pub(crate) fn read(table: &mut $crate::config::table::Table<'_>) -> Option<Self> {
+                $(let $name: Option<$type> = $crate::settings::settings!(
+                    @$how table, $name, concat!($($doc),+) $(, $value $(, $bounds)?)? $(, $read)?
+                );)+
+                $($crate::settings::settings!(@check $how table, $name $(, $check)?);)+
+                let read = Self { $($name: $name?,)+ };
+                $($check_all(&read, table);)?
+                Some(read)
+            }
+        }
+    };
+
+    (@required $table:ident, $name:ident, $meaning:expr) => {
+        $table.required(stringify!($name), $meaning)
+    };
+    (@optional $table:ident, $name:ident, $meaning:expr) => {
+        Some($table.optional(stringify!($name), $meaning))
+    };
+    (@default $table:ident, $name:ident, $meaning:expr, $value:expr) => {
+        $crate::settings::settings!(@field $table, $name, $meaning, $value, lisa_core::fields::Any)
+    };
+    (@default $table:ident, $name:ident, $meaning:expr, $value:expr, $bounds:expr) => {
+        $crate::settings::settings!(@field $table, $name, $meaning, $value, lisa_core::fields::within($bounds))
+    };
+    (@field $table:ident, $name:ident, $meaning:expr, $value:expr, $limits:expr) => {{
+        let field = lisa_core::fields::Field::new(stringify!($name), $value, $meaning);
+        Some(lisa_core::fields::Reader::read($table, field, $limits))
+    }};
+    (@secret $table:ident, $name:ident, $meaning:expr) => {
+        Some($crate::config::secret_file::one(
+            $table,
+            stringify!($name),
+            $meaning,
+            concat!(stringify!($name), "_file"),
+            concat!("A file whose only line is the value of `", stringify!($name), "`."),
+        ))
+    };
+    (@file $table:ident, $name:ident, $meaning:expr) => {
+        Some($crate::config::secret_file::path($table, stringify!($name), $meaning))
+    };
+    (@path $table:ident, $name:ident, $meaning:expr) => {
+        Some($table.file(stringify!($name), $meaning))
+    };
+    (@part $table:ident, $name:ident, $meaning:expr, $read:path) => {
+        $read($table, $meaning)
+    };
+
+    (@check $how:ident $table:ident, $name:ident) => {};
+    (@check optional $table:ident, $name:ident, $check:path) => {
+        if let Some(Some(value)) = &$name
+            && let Err(problem) = $check(value)
+        {
+            $table.reject(stringify!($name), problem);
+        }
+    };
+    (@check $how:ident $table:ident, $name:ident, $check:path) => {
+        if let Some(value) = &$name
+            && let Err(problem) = $check(value)
+        {
+            $table.reject(stringify!($name), problem);
+        }
+    };
+}
+pub(crate) use settings;
