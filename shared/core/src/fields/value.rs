@@ -218,6 +218,10 @@ impl Value for Duration {
     fn show(&self) -> Json {
         format_duration(*self).into()
     }
+
+    fn schema() -> Json {
+        json!({ "type": "string", "pattern": "^ *[0-9]+(ms|[smhd])( *[0-9]+(ms|[smhd]))* *$" })
+    }
 }
 
 impl Value for UnixMs {
@@ -234,6 +238,10 @@ impl Value for UnixMs {
 
     fn show(&self) -> Json {
         self.to_string().into()
+    }
+
+    fn schema() -> Json {
+        json!({ "type": "string", "format": "date-time" })
     }
 }
 
