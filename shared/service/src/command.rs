@@ -9,12 +9,52 @@ use crate::settings::settings;
 settings! {
     /// The settings of the `command` sink.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct CommandSinkSettings, check = crate::config::sinks::look_for_program {
+    pub struct CommandSinkSettings, check = keys::look_for_program {
         /// The program to start for each delivery, and its arguments. There is no shell.
-        required command: Vec<String>, check crate::config::sinks::check_command;
+        required command: Vec<String>, check keys::check_command;
         /// The names of environment variables of the consumer to pass to the program, in addition to a few common ones such as
         /// `PATH`.
-        default environment: Vec<String> = Vec::new(), check crate::config::sinks::check_environment;
+        default environment: Vec<String> = Vec::new(), check keys::check_environment;
+    }
+}
+
+#[cfg(feature = "process")]
+mod keys {
+    //! Checks the keys.
+
+    use super::{CommandSinkSettings, MAX_VARIABLES, check_program, check_variable};
+    use crate::config::layers::SinkSecrets;
+    use crate::config::table::Table;
+
+    pub(super) fn check_command(command: &[String]) -> Result<(), &'static str> {
+        match command.first() {
+            Some(program) if !program.is_empty() => Ok(()),
+            _ => Err("must be a list whose first item is a program"),
+        }
+    }
+
+    /// Warns if this machine has no such program. A consumer elsewhere may have it.
+    pub(super) fn look_for_program(settings: &CommandSinkSettings, table: &mut Table<'_>) {
+        if let Some(program) = settings.command.first().filter(|name| !name.is_empty())
+            && table.secrets() == SinkSecrets::Checked
+            && let Err(why) = check_program(program)
+        {
+            let refused = "a consumer on this machine would not start";
+            table.warning(
+                "command",
+                format!("cannot run {program:?}: {why}; {refused}"),
+            );
+        }
+    }
+
+    pub(super) fn check_environment(names: &[String]) -> Result<(), String> {
+        if names.len() > MAX_VARIABLES {
+            return Err(format!("must have at most {MAX_VARIABLES} names"));
+        }
+        names
+            .iter()
+            .try_for_each(|name| check_variable(name))
+            .map_err(str::to_owned)
     }
 }
 

@@ -11,8 +11,7 @@
 //! name cannot be set in the environment. `LISA_REDIS_URL` is short for `LISA_REDIS__URL`, and `LISA_CONFIG` names the
 //! file if the command line names none. Relative paths in a configuration file start at the folder of that file.
 
-pub(crate) mod brokers;
-mod layers;
+pub(crate) mod layers;
 mod merged;
 mod problem;
 mod reference;
@@ -20,14 +19,13 @@ mod resolve;
 mod schedules;
 pub(crate) mod secret_file;
 mod show;
-pub(crate) mod sinks;
+mod sinks;
 mod sources;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 mod topics;
-mod values;
-pub(crate) mod webhook;
+pub(crate) mod values;
 mod yaml;
 
 use std::collections::BTreeMap;
@@ -55,6 +53,7 @@ use lisa_core::fields;
 use lisa_core::names::words;
 use lisa_core::redis::{ConnectionSettings, RedisUrl, TlsSettings};
 use lisa_core::secret::Secret;
+use lisa_core::text_value;
 use lisa_core::topic::ScheduleName;
 use lisa_core::topic::{Group, Namespace, SubscriptionGroup, Topic, TopicSettings};
 
@@ -229,6 +228,10 @@ impl fmt::Display for BasePath {
     }
 }
 
+text_value! {
+    BasePath, "string", "a path of letters, digits, `-` and `_`, such as `/lisa`";
+}
+
 words!(
     /// The action of a manager after Redis failed over or was restored.
     DoctorMode, "doctor", {
@@ -387,7 +390,7 @@ impl Loaded {
     /// # Errors
     /// As [`Config::load`].
     pub fn load(options: LoadOptions) -> Result<Self, ConfigError> {
-        let secrets = table::Secrets {
+        let secrets = layers::Secrets {
             sinks: options.sink_secrets,
             sources: options.source_secrets,
             tokens: options.aws_secrets,

@@ -1,5 +1,14 @@
-//! Settings of sinks and sources that are declared once: the fields of a struct, and how each is read from a table of the
-//! configuration.
+//! Settings that are declared once: the fields of a struct, and how each is read from a table of the configuration.
+
+#[cfg(feature = "process")]
+use crate::config::table::Table;
+
+/// A struct that is read from a table.
+#[cfg(feature = "process")]
+pub(crate) trait Settings: Sized {
+    /// Reads all keys. Returns `None` if a value is not usable; the problems are then recorded in the table.
+    fn read(table: &mut Table<'_>) -> Option<Self>;
+}
 
 /// Declares a struct that a `Table` fills. The comment of a field is the meaning of its key.
 ///
@@ -10,10 +19,11 @@
 /// - `secret`: a key, or the file that the key `…_file` names.
 /// - `file`: the path of a file that is read when the sink or source connects.
 /// - `path`: the path of a file that is read later.
+/// - `nested`: the keys of another such struct, in the same table.
 /// - `part`: keys that the function behind `by` reads, which gets the table and the comment.
 ///
 /// `check` after a field names a function that checks its value, and after the name of the struct one that checks all of
-/// them together. `read` returns `None` if no value is usable; the problems are then recorded in the table.
+/// them together.
 macro_rules! settings {
     (
         $(#[$attribute:meta])*
@@ -35,8 +45,8 @@ macro_rules! settings {
         }
 
         #[cfg(feature = "process")]
-        impl $struct {
-            pub(crate) fn read(table: &mut $crate::config::table::Table<'_>) -> Option<Self> {
+        impl $crate::settings::Settings for $struct {
+            fn read(table: &mut $crate::config::table::Table<'_>) -> Option<Self> {
                 $(let $name: Option<$type> = $crate::settings::settings!(
                     @$how table, $name, concat!($($doc),+) $(, $value $(, $bounds)?)? $(, $read)?
                 );)+
@@ -78,6 +88,9 @@ macro_rules! settings {
     };
     (@path $table:ident, $name:ident, $meaning:expr) => {
         Some($table.file(stringify!($name), $meaning))
+    };
+    (@nested $table:ident, $name:ident, $meaning:expr) => {
+        $crate::settings::Settings::read($table)
     };
     (@part $table:ident, $name:ident, $meaning:expr, $read:path) => {
         $read($table, $meaning)

@@ -51,6 +51,49 @@ impl TargetSettings {
     }
 }
 
+#[cfg(feature = "process")]
+pub(crate) use keys::{deferred, retried};
+
+#[cfg(feature = "process")]
+mod keys {
+    //! Reads the rule of a sink.
+
+    use std::time::Duration;
+
+    use lisa_core::fields::{Any, Field, Reader as _, within};
+
+    use super::{Away, DEFAULT_MAX_AWAY, TargetSettings};
+    use crate::config::table::Table;
+
+    /// Reads the rule of a webhook whose server is unavailable.
+    pub(crate) fn retried(table: &mut Table<'_>, _: &str) -> Option<TargetSettings> {
+        Some(target(table, Away::Retry))
+    }
+
+    /// Reads the rule of a message broker that is unavailable.
+    pub(crate) fn deferred(table: &mut Table<'_>, _: &str) -> Option<TargetSettings> {
+        Some(target(table, Away::Defer))
+    }
+
+    fn target(table: &mut Table<'_>, away: Away) -> TargetSettings {
+        let away = Field::new(
+            "away",
+            away,
+            "The outcome of a delivery whose target is unavailable. `defer` counts no attempt, `retry` does.",
+        );
+        let max_away = Field::new(
+            "max_away",
+            DEFAULT_MAX_AWAY,
+            "With `away = \"defer\"`: the duration of an outage after which deliveries count as attempts.",
+        );
+        let year = Duration::from_hours(365 * 24);
+        TargetSettings {
+            away: table.read(away, Any),
+            max_away: table.read(max_away, within(Duration::from_secs(1)..=year)),
+        }
+    }
+}
+
 /// Returns the error for a webhook's host outside the public internet: an address in any notation, or a name of this
 /// machine. Other names are not resolved. `host` is the host of a parsed URL.
 pub fn special_host(host: &str) -> Option<String> {

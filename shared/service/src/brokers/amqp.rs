@@ -22,7 +22,7 @@ settings! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct AmqpConnection {
         /// The server, as `amqp://user@host:5672/vhost`, or `amqps://` for TLS.
-        part url: Secret, by crate::config::brokers::amqp::url;
+        part url: Secret, by keys::url;
         /// A PEM file of certificates to trust, in addition to the system's.
         file ca_file: Option<PathBuf>;
         /// The time limit for connecting and logging in.
@@ -35,9 +35,9 @@ settings! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct AmqpSinkSettings {
         /// The server.
-        part connection: AmqpConnection, by crate::config::brokers::amqp::connection;
+        nested connection: AmqpConnection;
         /// The exchange to publish to. The default exchange routes to the queue that the routing key names.
-        default exchange: String = String::new(), check crate::config::brokers::amqp::check_exchange;
+        default exchange: String = String::new(), check keys::check_exchange;
         /// The routing key.
         default routing_key: Template = Template::constant("{topic}");
         /// True to retry messages that reach no queue. If false, RabbitMQ drops them and they are lost.
@@ -45,7 +45,7 @@ settings! {
         /// The time limit for the server's confirm.
         default confirm_timeout: Duration = DEFAULT_CONFIRM_TIMEOUT, in Duration::from_millis(100)..=Duration::from_hours(1);
         /// The rule for a server that is unavailable.
-        part target: TargetSettings, by crate::config::sinks::deferred;
+        part target: TargetSettings, by crate::targets::deferred;
     }
 }
 
@@ -54,11 +54,74 @@ settings! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct AmqpSourceSettings {
         /// The server.
-        part connection: AmqpConnection, by crate::config::brokers::amqp::connection;
+        nested connection: AmqpConnection;
         /// The queue to take messages off. It must exist.
-        required queue: String, check crate::config::brokers::amqp::check_queue;
+        required queue: String, check keys::check_queue;
         /// The maximum number of unacknowledged messages at a time.
         default prefetch: u16 = super::DEFAULT_PREFETCH, in 1..=10_000;
+    }
+}
+
+#[cfg(feature = "process")]
+mod keys {
+    //! Reads the keys that are more than one value.
+
+    use lisa_core::secret::Secret;
+    use url::Url;
+
+    use super::MAX_SHORT_STRING;
+    use crate::config::secret_file;
+    use crate::config::table::Table;
+    use crate::config::values::ServerUrl;
+
+    /// Reads the URL with the password.
+    pub(super) fn url(table: &mut Table<'_>, meaning: &'static str) -> Option<Secret> {
+        let url = table.required("url", meaning);
+        let password = secret_file::password(table);
+        let ServerUrl(url) = url?;
+        let mut url = check(&url).map_err(|why| table.reject("url", why)).ok()?;
+        if let Some(password) = password {
+            if url.username().is_empty() {
+                table.reject("url", "a password requires a user, as in amqp://user@host");
+            }
+            // Fails only without a host.
+            let _ = url.set_password(Some(password.expose()));
+        }
+        Some(url.as_str().into())
+    }
+
+    fn check(text: &str) -> Result<Url, &'static str> {
+        let url =
+            Url::parse(text).map_err(|_| "expected a URL, like amqp://user@host:5672/vhost")?;
+        if !matches!(url.scheme(), "amqp" | "amqps") {
+            return Err("expected a URL that starts with amqp:// or amqps://");
+        }
+        if url.host_str().is_none_or(str::is_empty) {
+            return Err("the host is missing");
+        }
+        match url.path() {
+            "/" => {
+                Err("the virtual host is empty; omit the slash for the default one, or write %2f")
+            }
+            path if path.matches('/').count() > 1 => {
+                Err("the virtual host contains a slash; write it as %2f")
+            }
+            _ => Ok(url),
+        }
+    }
+
+    pub(super) fn check_exchange(name: &str) -> Result<(), &'static str> {
+        match name.len() {
+            0..=MAX_SHORT_STRING => Ok(()),
+            _ => Err("must be at most 255 bytes long"),
+        }
+    }
+
+    pub(super) fn check_queue(name: &str) -> Result<(), &'static str> {
+        match name.len() {
+            1..=MAX_SHORT_STRING => Ok(()),
+            _ => Err("must be 1 to 255 bytes"),
+        }
     }
 }
 

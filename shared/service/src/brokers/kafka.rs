@@ -52,13 +52,13 @@ settings! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct KafkaConnection {
         /// The addresses of one or more brokers of the cluster, as `host:9092`.
-        required brokers: Vec<String>, check crate::config::brokers::kafka::check_brokers;
+        required brokers: Vec<String>, check keys::check_brokers;
         /// The user name, for SASL.
         optional username: Option<String>;
         /// The password, for SASL.
         secret password: Option<Secret>;
         /// Additional settings of librdkafka, such as `"security.protocol" = "SASL_PLAINTEXT"`.
-        part client: Vec<(String, Secret)>, by crate::config::brokers::kafka::client;
+        part client: Vec<(String, Secret)>, by keys::client;
     }
 }
 
@@ -67,28 +67,28 @@ settings! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct KafkaSinkSettings {
         /// The cluster.
-        part connection: KafkaConnection, by crate::config::brokers::kafka::connection;
+        nested connection: KafkaConnection;
         /// The topic to publish to.
-        default topic: Template = Template::constant("due-{topic}"), check crate::config::brokers::kafka::check_fixed;
+        default topic: Template = Template::constant("due-{topic}"), check keys::check_fixed;
         /// The key of the record, which determines its partition.
         default key: Template = Template::constant("{id}");
         /// The time limit until all in-sync replicas have a record.
         default delivery_timeout: Duration = DEFAULT_DELIVERY_TIMEOUT, in Duration::from_millis(100)..=Duration::from_hours(1);
         /// The rule for a cluster that is unavailable.
-        part target: TargetSettings, by crate::config::sinks::deferred;
+        part target: TargetSettings, by crate::targets::deferred;
     }
 }
 
 settings! {
     /// The settings of a source of type `kafka`.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct KafkaSourceSettings, check = crate::config::brokers::kafka::check_refused {
+    pub struct KafkaSourceSettings, check = keys::check_refused {
         /// The cluster.
-        part connection: KafkaConnection, by crate::config::brokers::kafka::connection;
+        nested connection: KafkaConnection;
         /// The topic of Kafka to take messages off.
         required topic: String, check check_topic;
         /// The consumer group whose offsets are committed. The default is `lisa-` and the name of the source.
-        optional group: Option<String>, check crate::config::brokers::kafka::check_group;
+        optional group: Option<String>, check keys::check_group;
         /// The topic of Kafka for messages that Lisa permanently refuses. Without it, the source stops at such a message.
         optional dead_letter_topic: Option<String>, check check_topic;
         /// True to drop messages that Lisa permanently refuses, and so lose them.
@@ -124,6 +124,74 @@ pub enum Refused {
     DeadLetter(String),
     /// Drops the message and continues.
     Skip,
+}
+
+#[cfg(feature = "process")]
+mod keys {
+    //! Reads the keys that are more than one value.
+
+    use lisa_core::secret::Secret;
+
+    use super::{KafkaSourceSettings, OWN_SETTINGS, check_topic};
+    use crate::config::table::Table;
+    use crate::template::Template;
+
+    pub(super) fn check_brokers(brokers: &[String]) -> Result<(), &'static str> {
+        let is_address = |text: &String| match text.rsplit_once(':') {
+            Some((host, port)) => {
+                !host.is_empty() && !host.contains(',') && port.parse::<u16>().is_ok()
+            }
+            None => false,
+        };
+        match brokers.is_empty() || !brokers.iter().all(is_address) {
+            true => Err("expected a list of addresses, like [\"host:9092\"]"),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads settings of librdkafka.
+    pub(super) fn client(
+        table: &mut Table<'_>,
+        meaning: &'static str,
+    ) -> Option<Vec<(String, Secret)>> {
+        let client = table.texts::<Secret>("client", meaning);
+        for (name, value) in &client {
+            if OWN_SETTINGS.contains(&name.as_str()) {
+                table.reject_secret("client", name, "Lisa sets this itself".to_owned());
+            }
+            let needs_tls =
+                name == "security.protocol" && value.expose().to_ascii_uppercase().ends_with("SSL");
+            if needs_tls && !cfg!(feature = "kafka-tls") {
+                let reason = "built without the feature `kafka-tls`".to_owned();
+                table.reject_secret("client", name, reason);
+            }
+        }
+        Some(client)
+    }
+
+    pub(super) fn check_fixed(topic: &Template) -> Result<(), String> {
+        topic.fixed().map_or(Ok(()), check_topic)
+    }
+
+    pub(super) fn check_group(group: &str) -> Result<(), &'static str> {
+        match group.is_empty() {
+            true => Err("must not be empty"),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks the keys for messages that Lisa refuses.
+    pub(super) fn check_refused(settings: &KafkaSourceSettings, table: &mut Table<'_>) {
+        let Some(dead_letters) = &settings.dead_letter_topic else {
+            return;
+        };
+        if *dead_letters == settings.topic {
+            table.reject("dead_letter_topic", "must differ from topic");
+        }
+        if settings.skip_refused {
+            table.reject("skip_refused", "cannot be combined with dead_letter_topic");
+        }
+    }
 }
 
 #[cfg(feature = "kafka")]

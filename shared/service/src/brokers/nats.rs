@@ -44,7 +44,7 @@ settings! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct NatsConnection {
         /// One or more servers of one cluster, as `nats://user@host:4222`, or `tls://` for TLS.
-        part urls: Vec<Secret>, by crate::config::brokers::nats::urls;
+        part urls: Vec<Secret>, by keys::urls;
         /// A token to log in with.
         secret token: Option<Secret>;
         /// A credentials file with a JWT and an NKEY seed, as written by the NATS tools.
@@ -61,13 +61,13 @@ settings! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct NatsSinkSettings {
         /// The servers.
-        part connection: NatsConnection, by crate::config::brokers::nats::connection;
+        nested connection: NatsConnection;
         /// The subject to publish to, which a JetStream stream must include.
-        default subject: Template = Template::constant("due.{topic}"), check crate::config::brokers::nats::check_fixed;
+        default subject: Template = Template::constant("due.{topic}"), check keys::check_fixed;
         /// The time limit for the stream's acknowledgment.
         default ack_timeout: Duration = DEFAULT_ACK_TIMEOUT, in Duration::from_millis(100)..=Duration::from_hours(1);
         /// The rule for a cluster that is unavailable.
-        part target: TargetSettings, by crate::config::sinks::deferred;
+        part target: TargetSettings, by crate::targets::deferred;
     }
 }
 
@@ -76,12 +76,12 @@ settings! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct NatsSourceSettings {
         /// The servers.
-        part connection: NatsConnection, by crate::config::brokers::nats::connection;
+        nested connection: NatsConnection;
         /// The stream of JetStream to take messages off. It must exist.
-        required stream: String, check crate::config::brokers::nats::check_name;
+        required stream: String, check keys::check_name;
         /// The durable pull consumer, which is created if the stream has none of this name. The default is `lisa-` and the name
         /// of the source.
-        optional consumer: Option<String>, check crate::config::brokers::nats::check_name;
+        optional consumer: Option<String>, check keys::check_name;
         /// The maximum number of unacknowledged messages at a time.
         default prefetch: u16 = super::DEFAULT_PREFETCH, in 1..=10_000;
     }
@@ -92,6 +92,81 @@ impl NatsSourceSettings {
     pub fn consumer(&self, source: &str) -> String {
         let default = || format!("lisa-{source}");
         self.consumer.clone().unwrap_or_else(default)
+    }
+}
+
+#[cfg(feature = "process")]
+mod keys {
+    //! Reads the keys that are more than one value.
+
+    use lisa_core::secret::Secret;
+    use url::Url;
+
+    use super::check_subject;
+    use crate::config::secret_file;
+    use crate::config::table::Table;
+    use crate::config::values::{OneOrMany, ServerUrl};
+    use crate::template::Template;
+
+    /// Reads the URLs with the password.
+    pub(super) fn urls(table: &mut Table<'_>, meaning: &'static str) -> Option<Vec<Secret>> {
+        let urls: Option<OneOrMany<ServerUrl>> = table.required("url", meaning);
+        let password = secret_file::password(table);
+        let mut parsed = Vec::new();
+        for ServerUrl(url) in urls.map(|OneOrMany(urls)| urls).unwrap_or_default() {
+            match check(&url) {
+                Ok(url) => parsed.push(url),
+                Err(message) => table.reject("url", message),
+            }
+        }
+        let has_password = table.has("password") || table.has("password_file");
+        if !has_password && parsed.iter().any(is_user_alone) {
+            // Some clients take it for a token, which would be shown.
+            table.reject(
+                "url",
+                "a user requires a password; to log in with a token, use `token` or `token_file`",
+            );
+        }
+        if let Some(password) = password {
+            if parsed.iter().any(|url| url.username().is_empty()) {
+                table.reject("url", "a password requires a user, as in nats://user@host");
+            }
+            for url in &mut parsed {
+                // Fails only without a host.
+                let _ = url.set_password(Some(password.expose()));
+            }
+        }
+        let urls = parsed.iter().map(|url| url.as_str().into());
+        (!parsed.is_empty()).then(|| urls.collect())
+    }
+
+    fn is_user_alone(url: &Url) -> bool {
+        !url.username().is_empty() && url.password().is_none()
+    }
+
+    fn check(text: &str) -> Result<Url, &'static str> {
+        let url = Url::parse(text).map_err(|_| "expected a URL, like nats://host:4222")?;
+        if !matches!(url.scheme(), "nats" | "tls") {
+            return Err("expected a URL that starts with nats:// or tls://");
+        }
+        if url.host_str().is_none_or(str::is_empty) {
+            return Err("the host is missing");
+        }
+        Ok(url)
+    }
+
+    pub(super) fn check_fixed(subject: &Template) -> Result<(), String> {
+        subject.fixed().map_or(Ok(()), check_subject)
+    }
+
+    /// Checks the name of a stream or a consumer.
+    pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
+        let is_bad =
+            |char: char| char.is_whitespace() || char.is_control() || ".*>/\\".contains(char);
+        match name.is_empty() || name.contains(is_bad) {
+            true => Err("must be a name without spaces and without . * > / \\"),
+            false => Ok(()),
+        }
     }
 }
 

@@ -32,7 +32,7 @@ settings! {
         /// The time limit for appending an entry, retries included.
         default timeout: Duration = DEFAULT_TIMEOUT, in Duration::from_millis(100)..=Duration::from_hours(1);
         /// The rule for a server that is unavailable.
-        part target: TargetSettings, by crate::config::sinks::deferred;
+        part target: TargetSettings, by crate::targets::deferred;
     }
 }
 

@@ -97,6 +97,14 @@ pub enum SinkSecrets {
     Unused,
 }
 
+/// The handling of secret files, by what they are for.
+#[derive(Clone, Copy)]
+pub(crate) struct Secrets {
+    pub(crate) sinks: SinkSecrets,
+    pub(crate) sources: SinkSecrets,
+    pub(crate) tokens: SinkSecrets,
+}
+
 impl LoadOptions {
     /// Creates options with the environment of this process.
     pub fn from_process(file: Option<PathBuf>, overrides: BTreeMap<String, String>) -> Self {

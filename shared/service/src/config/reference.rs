@@ -4,10 +4,10 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::layers::{Layers, LoadOptions, SinkSecrets};
+use super::layers::{Layers, LoadOptions, Secrets, SinkSecrets};
 use super::problem::{Path, Step};
 use super::resolve;
-use super::table::{Findings, NONE, Secrets, Variant, table_schema};
+use super::table::{Findings, NONE, Variant, table_schema};
 use lisa_core::fields::Description;
 
 /// Opens each table, and each variant of the tables that have a type.

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use super::layers::SinkSecrets;
 use super::table::{Findings, Table};
 use super::values::Hash;
 use super::{
@@ -15,6 +16,7 @@ use super::{
 use crate::brokers::redis_stream::RedisStreamSinkSettings;
 use crate::callbacks::CallbackTopics;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
+use crate::settings::Settings as _;
 use lisa_core::fields::{Any, Field, Reader as _, Value as _, within};
 use lisa_core::misspelling;
 use lisa_core::redis::{Endpoint, TlsSettings};
@@ -115,7 +117,7 @@ fn dashboard(mut table: Table<'_>, auth: &AuthConfig) -> DashboardConfig {
 }
 
 fn redis(table: Table<'_>) -> RedisConfig {
-    let mut table = table.of_process();
+    let mut table = table.secrets_of(|_| SinkSecrets::Required);
     let config = RedisConfig::read(&mut table).expect(NONE_REQUIRED);
     table.finish();
     config
@@ -178,7 +180,7 @@ fn auth(mut table: Table<'_>) -> AuthConfig {
 pub(super) fn tokens(table: &mut Table<'_>, _: &str) -> Option<Vec<Token>> {
     let mut tokens: Vec<Token> = Vec::new();
     for row in table.rows("tokens") {
-        let Some(token) = token(row.of_token(), &tokens) else {
+        let Some(token) = token(row.secrets_of(|secrets| secrets.tokens), &tokens) else {
             continue;
         };
         tokens.push(token);

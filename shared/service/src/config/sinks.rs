@@ -2,9 +2,6 @@
 //!
 //! Checks them without the network, and resolves no names. The sinks themselves are in the consumer.
 
-use std::time::Duration;
-
-use lisa_core::fields::{Any, Field, Reader as _, within};
 use lisa_core::names::words;
 
 use super::layers::SinkSecrets;
@@ -13,8 +10,8 @@ use crate::brokers::amqp::AmqpSinkSettings;
 use crate::brokers::kafka::KafkaSinkSettings;
 use crate::brokers::nats::NatsSinkSettings;
 use crate::brokers::redis_stream::RedisStreamSinkSettings;
-use crate::command::{CommandSinkSettings, MAX_VARIABLES, check_program, check_variable};
-use crate::targets::{Away, DEFAULT_MAX_AWAY, TargetSettings};
+use crate::command::CommandSinkSettings;
+use crate::settings::Settings as _;
 use crate::webhook::HttpSinkSettings;
 
 /// The sink of a subscription.
@@ -99,63 +96,4 @@ pub(super) fn needs_feature(
             format!("built without the feature `{feature}`; {refused}"),
         );
     }
-}
-
-/// Reads the rule of a webhook whose server is unavailable.
-pub(crate) fn retried(table: &mut Table<'_>, _: &str) -> Option<TargetSettings> {
-    Some(target(table, Away::Retry))
-}
-
-/// Reads the rule of a message broker that is unavailable.
-pub(crate) fn deferred(table: &mut Table<'_>, _: &str) -> Option<TargetSettings> {
-    Some(target(table, Away::Defer))
-}
-
-fn target(table: &mut Table<'_>, away: Away) -> TargetSettings {
-    let away = Field::new(
-        "away",
-        away,
-        "The outcome of a delivery whose target is unavailable. `defer` counts no attempt, `retry` does.",
-    );
-    let max_away = Field::new(
-        "max_away",
-        DEFAULT_MAX_AWAY,
-        "With `away = \"defer\"`: the duration of an outage after which deliveries count as attempts.",
-    );
-    let year = Duration::from_hours(365 * 24);
-    TargetSettings {
-        away: table.read(away, Any),
-        max_away: table.read(max_away, within(Duration::from_secs(1)..=year)),
-    }
-}
-
-pub(crate) fn check_command(command: &[String]) -> Result<(), &'static str> {
-    match command.first() {
-        Some(program) if !program.is_empty() => Ok(()),
-        _ => Err("must be a list whose first item is a program"),
-    }
-}
-
-/// Warns if this machine has no such program. A consumer elsewhere may have it.
-pub(crate) fn look_for_program(settings: &CommandSinkSettings, table: &mut Table<'_>) {
-    if let Some(program) = settings.command.first().filter(|name| !name.is_empty())
-        && table.secrets() == SinkSecrets::Checked
-        && let Err(why) = check_program(program)
-    {
-        let refused = "a consumer on this machine would not start";
-        table.warning(
-            "command",
-            format!("cannot run {program:?}: {why}; {refused}"),
-        );
-    }
-}
-
-pub(crate) fn check_environment(names: &[String]) -> Result<(), String> {
-    if names.len() > MAX_VARIABLES {
-        return Err(format!("must have at most {MAX_VARIABLES} names"));
-    }
-    names
-        .iter()
-        .try_for_each(|name| check_variable(name))
-        .map_err(str::to_owned)
 }

@@ -10,6 +10,7 @@ use super::topics;
 use crate::brokers::amqp::AmqpSourceSettings;
 use crate::brokers::kafka::KafkaSourceSettings;
 use crate::brokers::nats::NatsSourceSettings;
+use crate::settings::Settings as _;
 use crate::template::Template;
 use lisa_core::fields::{Any, Field, Reader as _};
 use lisa_core::message::CallbackOutcome;
@@ -110,7 +111,7 @@ fn source(mut row: Table<'_>, others: &[SourceConfig]) -> Option<SourceConfig> {
         "The queue, stream or topic of a message broker to take messages off.",
         example,
     );
-    let from = from.and_then(|from| SourceFrom::read(from.of_source()));
+    let from = from.and_then(|from| SourceFrom::read(from.secrets_of(|secrets| secrets.sources)));
     let topic = topic(&mut row);
     row.finish();
     let (topic, topics) = topic?;

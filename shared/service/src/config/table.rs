@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use figment::value::{Dict, Value as Merged};
 use serde_json::{Value as Json, json};
 
-use super::layers::{Layers, SinkSecrets};
+use super::layers::{Layers, Secrets, SinkSecrets};
 use super::merged::{from_json, kind, present, to_json};
 use super::problem::{HIDDEN, Path, Problem};
 use super::show::Setting;
@@ -27,14 +27,6 @@ pub(super) struct Findings {
     warnings: RefCell<Vec<Problem>>,
     descriptions: RefCell<Option<Vec<Described>>>,
     secrets: Secrets,
-}
-
-/// The handling of secret files, by what they are for.
-#[derive(Clone, Copy)]
-pub(crate) struct Secrets {
-    pub(crate) sinks: SinkSecrets,
-    pub(crate) sources: SinkSecrets,
-    pub(crate) tokens: SinkSecrets,
 }
 
 /// A key that was read.
@@ -267,26 +259,10 @@ impl<'a> Table<'a> {
         self.secrets
     }
 
-    /// Handles the secret files of this table as those of a source.
-    pub(crate) fn of_source(self) -> Self {
+    /// Handles the secret files of this table as those of a source, a token, or the process itself.
+    pub(crate) fn secrets_of(self, of: fn(Secrets) -> SinkSecrets) -> Self {
         Self {
-            secrets: self.findings.secrets.sources,
-            ..self
-        }
-    }
-
-    /// Handles the secret files of this table as those that each process needs.
-    pub(crate) fn of_process(self) -> Self {
-        Self {
-            secrets: SinkSecrets::Required,
-            ..self
-        }
-    }
-
-    /// Handles the secret files of this table as those of a token.
-    pub(crate) fn of_token(self) -> Self {
-        Self {
-            secrets: self.findings.secrets.tokens,
+            secrets: of(self.findings.secrets),
             ..self
         }
     }

@@ -2,7 +2,6 @@
 
 use serde_json::{Value as Json, json};
 
-use super::BasePath;
 use super::problem::{hide_login, hide_path};
 use crate::cron::{Cron, TimeZone};
 use crate::http::{HostName, Origin};
@@ -13,7 +12,6 @@ use lisa_core::text_value;
 text_value! {
     Cron, "cron", "six fields, seconds first";
     TimeZone, "string", "a name of the IANA database";
-    BasePath, "string", "a path of letters, digits, `-` and `_`, such as `/lisa`";
     HostName, "string", "a host name without scheme and port";
     Origin, "string", "`http://` or `https://`, host, and port unless it is the scheme's own";
 }
