@@ -6,7 +6,6 @@ use crate::worker;
 use crate::worker::fetch::BLOCK;
 use crate::worker::state::{Permits, ShardWorker};
 use lisa_core::broker::{BrokerError, Membership, TopicHandle};
-use lisa_core::misspelling::suggest_topic;
 use lisa_core::topic::{Group, Shard};
 use lisa_service::metrics::DeliveryMetrics;
 use lisa_service::shutdown::Shutdown;
@@ -305,7 +304,7 @@ async fn registered(
                 )
             }
             Err(BrokerError::UnknownTopic(topic)) => {
-                let suggestion = suggest_topic(&process.broker, &topic);
+                let suggestion = process.broker.suggest_topic(&topic);
                 format!("topic {topic}, which is not registered{suggestion}")
             }
             Err(error @ BrokerError::Layout { .. }) => error.to_string(),

@@ -53,7 +53,6 @@ use axum::{Extension, Router};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use lisa_core::broker::{Broker, BrokerError, TopicHandle, TopicStats};
-use lisa_core::misspelling::suggest_topic;
 use lisa_core::sync::Mutex;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, Topic};
@@ -323,7 +322,7 @@ impl Dashboard {
         match self.broker().topic(&topic).await {
             Ok(topic) => Ok(topic),
             Err(error @ BrokerError::UnknownTopic(_)) => {
-                let suggestion = suggest_topic(self.broker(), &topic);
+                let suggestion = self.broker().suggest_topic(&topic);
                 Err(Failure::new(
                     ProblemCode::UnknownTopic,
                     format!("{error}{suggestion}"),

@@ -16,7 +16,6 @@ pub use answer::{problem, standing};
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use lisa_core::message::MessageId;
-use lisa_core::misspelling::suggest_topic;
 use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::client::Client;
@@ -58,7 +57,7 @@ impl Api {
         match &error {
             SendError::UnknownTopic(topic) => {
                 let suggestion = match may_read() {
-                    true => suggest_topic(self.producer.broker(), topic),
+                    true => self.producer.broker().suggest_topic(topic),
                     false => String::new(),
                 };
                 Problem::new(ProblemCode::UnknownTopic, format!("{error}{suggestion}"))

@@ -23,7 +23,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use lisa_core::broker::{Broker, BrokerError, StoredMessage, TopicStats};
 use lisa_core::message::{MessageId, OrderingKey};
-use lisa_core::misspelling;
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::{format_duration, millis};
 use lisa_core::topic::{Group, Topic};
@@ -65,7 +64,7 @@ async fn failed(broker: &Broker, error: BrokerError) -> CliError {
     if let Err(error) = broker.refresh().await {
         tracing::debug!(%error, "cannot read the registry");
     }
-    let suggestion = misspelling::suggest_topic(broker, topic);
+    let suggestion = broker.suggest_topic(topic);
     CliError::Failed(format!("{error}{suggestion}"))
 }
 

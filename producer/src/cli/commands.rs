@@ -7,7 +7,6 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use lisa_core::durability::Durability;
 use lisa_core::message::{MessageId, OrderingKey};
-use lisa_core::misspelling;
 use lisa_core::state::{End, Ended, RescheduleOutcome};
 use lisa_core::time::When;
 use lisa_core::topic::{Group, Topic};
@@ -170,7 +169,7 @@ pub(super) async fn suggest_topic<T>(
     if let Err(error) = producer.broker().refresh().await {
         tracing::debug!(%error, "cannot read the registry");
     }
-    let suggestion = misspelling::suggest_topic(producer.broker(), &topic);
+    let suggestion = producer.broker().suggest_topic(&topic);
     Err(CliError::UnknownTopic { topic, suggestion })
 }
 

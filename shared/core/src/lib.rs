@@ -8,6 +8,7 @@
 // Tests start tasks and share state as they like.
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod backoff;
 pub mod broker;
 pub mod connect;
 mod crc16;

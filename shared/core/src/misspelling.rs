@@ -1,8 +1,5 @@
 //! Finds the name that was probably meant by a misspelled one.
 
-use crate::broker::Broker;
-use crate::topic::Topic;
-
 /// The maximum number of edits between a misspelling and the intended name: insertions, deletions, substitutions and swaps.
 const MOST_CHANGES: usize = 2;
 /// The maximum length of a part of a name that is only a mark, as in `orders-eu` and `orders-us`.
@@ -57,15 +54,6 @@ pub fn meant_option<'n>(given: &str, names: &[&'n str]) -> Option<&'n str> {
 /// Returns `; did you mean "orders"?`, to be appended to an error about an unknown name, or nothing if no name is similar.
 pub fn suggestion<'n>(unknown: &str, names: impl IntoIterator<Item = &'n str>) -> String {
     meant(unknown, names).map_or(String::new(), |meant| format!("; did you mean {meant:?}?"))
-}
-
-/// Returns the [`suggestion`] of a topic among those that this process knows.
-pub fn suggest_topic(broker: &Broker, unknown: &Topic) -> String {
-    let known = broker.known_topics();
-    suggestion(
-        unknown.as_str(),
-        known.iter().map(|topic| topic.name().as_str()),
-    )
 }
 
 /// Returns true if the names differ only in short marks and numbers, so that both may exist.

@@ -15,6 +15,7 @@ use crate::broker::reply::{command, decode};
 use crate::broker::reshard::shard_map::ShardMap;
 use crate::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle};
 use crate::keys::{LAYOUT, RegistryKeys, ShardKeys};
+use crate::misspelling::suggestion;
 use crate::redis::{ConnectionError, ConnectionErrorKind};
 use crate::scripts::{DeclareMode, DeclareReply, Heartbeat, Operation, Register, unexpected};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
@@ -194,6 +195,12 @@ impl Broker {
     /// Returns all topics that this process has seen, by name.
     pub fn known_topics(&self) -> Vec<Arc<TopicHandle>> {
         self.topics().values().cloned().collect()
+    }
+
+    /// Returns `; did you mean "orders"?` with the topic that an unknown one is probably a misspelling of, or nothing.
+    pub fn suggest_topic(&self, unknown: &Topic) -> String {
+        let topics = self.topics();
+        suggestion(unknown.as_str(), topics.keys().map(Topic::as_str))
     }
 
     /// Returns a counter of the changes to [`Broker::known_topics`], which can be awaited.

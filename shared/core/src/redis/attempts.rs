@@ -15,7 +15,7 @@ use super::nodes::{At, Nodes};
 use super::request::{Request, name_of};
 use super::script::Script;
 use super::socket::Socket;
-use crate::outage::Backoff;
+use crate::backoff::Backoff;
 
 /// Maximum pause before retrying a request whose slot is being moved: a fraction of the shortest lease.
 const MOVING_PAUSE: Duration = Duration::from_millis(100);

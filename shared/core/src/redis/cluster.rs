@@ -21,8 +21,8 @@ use super::{
     Clock, ConnectionError, ConnectionErrorKind, ConnectionSettings, ConnectionStatus, Endpoint,
     RedisUrl,
 };
+use crate::backoff::Backoff;
 use crate::crc16::SLOTS;
-use crate::outage::Backoff;
 use crate::sync::{Mutex, RwLock};
 use crate::task;
 

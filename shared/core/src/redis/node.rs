@@ -21,7 +21,7 @@ use super::socket::Socket;
 use super::{
     Clock, ConnectionError, ConnectionErrorKind, ConnectionSettings, ConnectionStatus, Endpoint,
 };
-use crate::outage::Backoff;
+use crate::backoff::Backoff;
 use crate::sync::Mutex;
 use crate::time::millis;
 

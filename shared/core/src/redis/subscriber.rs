@@ -16,7 +16,7 @@ use super::errors::no_error_inside;
 use super::node::{BACKOFF_MAX, Node, STEADY_AFTER};
 use super::nodes::Nodes;
 use super::{Connection, ConnectionError, ConnectionErrorKind};
-use crate::outage::Backoff;
+use crate::backoff::Backoff;
 use crate::task;
 
 /// Maximum number of unread wakes; more are dropped, since the reader is awake already.

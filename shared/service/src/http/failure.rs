@@ -3,7 +3,6 @@
 use std::fmt::Display;
 
 use lisa_core::broker::{Broker, BrokerError};
-use lisa_core::misspelling::suggest_topic;
 use lisa_core::redis::ConnectionErrorKind;
 
 use super::client::may_read;
@@ -20,7 +19,7 @@ impl Problem {
     pub fn suggesting_topic(error: BrokerError, broker: &Broker) -> Self {
         match &error {
             BrokerError::UnknownTopic(topic) if may_read() => {
-                let suggestion = suggest_topic(broker, topic);
+                let suggestion = broker.suggest_topic(topic);
                 Self::new(ProblemCode::UnknownTopic, format!("{error}{suggestion}"))
             }
             _ => error.into(),
