@@ -109,18 +109,12 @@ fn spawn(dir: &PathBuf, args: &[String]) -> Child {
     child
 }
 
-/// Finds a port whose cluster bus port (10,000 higher) is a valid port too.
+/// Finds a free port below those of ephemeral connections, which could take it before the server does. Its cluster bus port,
+/// 10,000 higher, is valid, too.
 fn free_port() -> u16 {
-    loop {
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        if port < 55_000 {
-            return port;
-        }
-    }
+    let ports = std::iter::repeat_with(|| fastrand::u16(12_000..22_000));
+    let mut free = ports.filter(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    free.next().expect("the ports never end")
 }
 
 /// The reaction of the fake server to one request.
