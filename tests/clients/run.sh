@@ -145,7 +145,7 @@ have() {
 
 if have javac default-jdk-headless Java; then
   echo '== java client'
-  bash "$root/shared/clients/java/build.sh" java
+  bash "$root/shared/clients/java/build.sh" java java
   cp java/lisa-relay.jar "$root/target/clients/"
   java -ea -cp java/lisa-relay.jar:java/tests.jar lisa.relay.Tests
   drivers+=("\"java\": [\"java\", \"-XX:TieredStopAtLevel=1\", \"-XX:+UseSerialGC\", \"-cp\", \"$dir/java/lisa-relay.jar:$dir/java/tests.jar\", \"lisa.relay.Driver\"]")

@@ -47,8 +47,8 @@ type WorkOptions struct {
 	Group string
 	// Concurrency is the number of handlers that run at the same time. Zero means 1.
 	Concurrency int
-	// Lease is the lease of each delivery, 1 s to 12 h. It is extended while a handler runs. The messages of a killed worker are
-	// delivered again after at most that time. Zero means 1 minute.
+	// Lease is the lease of each delivery, 1 s to 12 h. It is extended while a handler runs. If the worker is killed, the leases of
+	// its messages end after at most that time, and their attempts have failed. Zero means 1 minute.
 	Lease time.Duration
 	// Consumer is the name of the worker, up to 100 bytes, which `lisa-manager workers` lists.
 	Consumer string

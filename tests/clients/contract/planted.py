@@ -21,7 +21,7 @@ CLIENTS = HERE.parents[2] / "shared/clients"
 BUILDS = {
     "python": "true",
     "typescript": "tsc --outDir dist",
-    "java": "./build.sh built",
+    "java": "./build.sh built built",
     "go": "go build -o driver ./internal/driver",
 }
 DRIVERS = {

@@ -63,7 +63,7 @@ export async function exchange<T>(urls: Urls, request: Request, options: HttpOpt
   } catch (cause) {
     if (cause instanceof TransportError) throw cause;
     // The query may have an ordering key.
-    throw new TransportError(`no answer to ${method} ${path.split("?")[0]}: ${String(cause)}`, { cause });
+    throw new TransportError(`no answer to ${method} ${urls[to]}${path.split("?")[0]}: ${String(cause)}`, { cause });
   } finally {
     clearTimeout(timer);
     signal?.removeEventListener("abort", stop);

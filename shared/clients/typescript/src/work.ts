@@ -301,6 +301,8 @@ function textOf(error: unknown): string {
   }
 }
 
+/** One line for an error that passes by itself: it may be repeated often. */
 function warn(text: string, error: unknown): void {
-  console.warn(`lisa-relay: ${text}:`, error);
+  if (error instanceof LisaError && error.retryable) console.warn(`lisa-relay: ${text}: ${error.message}`);
+  else console.warn(`lisa-relay: ${text}:`, error);
 }

@@ -302,7 +302,7 @@ const ROUTES: [(&[&str], &str); 3] = [
             "POST topics/*/groups/*/pull",
             "POST topics/*/groups/*/settle-and-pull",
         ],
-        "; pulls and settlements go to a gateway (`consumer.gateway.listen`)",
+        "; pulls and settlements go to a gateway (`consumer.gateway.listen`), whose address clients need as `gateway`",
     ),
     (
         &[

@@ -43,7 +43,7 @@ pub enum StartError {
         source: ConnectionError,
     },
     /// The listener cannot bind its address.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {source}; --listen chooses another address")]
     Listen {
         /// The address.
         address: SocketAddr,
