@@ -7,28 +7,43 @@ use serde_json::{Map, Value as Json, json};
 use super::layers::{Layers, LoadOptions, Secrets, SinkSecrets};
 use super::problem::{Path, Step};
 use super::resolve;
+use super::sinks::SinkType;
+use super::sources::SourceType;
 use super::table::{Findings, NONE, Variant, table_schema};
 use lisa_core::fields::Description;
 
-/// Opens each table, and each variant of the tables that have a type.
-const EVERY_TABLE: [(&str, &str); 8] = [
+/// Opens each table, except those of sinks and sources.
+const TABLES: [(&str, &str); 6] = [
     ("LISA_TOPICS__A__RETRY__KIND", "exponential"),
     ("LISA_TOPICS__B__RETRY__KIND", "fixed"),
     ("LISA_TOPICS__C__RETRY__KIND", "list"),
     ("LISA_SCHEDULES__A__HEADERS__A", "b"),
     ("LISA_AUTH__TOKENS", "[{}]"),
     ("LISA_CONSUMER__GATEWAY__MAX_WAITING", "1"),
-    (
-        "LISA_CONSUMER__SUBSCRIPTIONS",
-        r#"[{"sink": {"type": "stdout"}}, {"sink": {"type": "http"}}, {"sink": {"type": "command"}},
-            {"sink": {"type": "redis-stream"}}, {"sink": {"type": "amqp"}}, {"sink": {"type": "nats"}},
-            {"sink": {"type": "kafka"}}]"#,
-    ),
-    (
-        "LISA_PRODUCER__SOURCES",
-        r#"[{"from": {"type": "amqp"}}, {"from": {"type": "nats"}}, {"from": {"type": "kafka"}}]"#,
-    ),
 ];
+
+/// Opens each table, and each variant of the tables that have a type.
+fn every_table() -> Vec<(String, String)> {
+    let rows = |table: &str, types: Vec<&str>| {
+        let rows = types.iter().map(|kind| json!({ table: { "type": kind } }));
+        Json::from_iter(rows).to_string()
+    };
+    let sinks = rows(
+        "sink",
+        SinkType::ALL.iter().map(|kind| kind.as_str()).collect(),
+    );
+    let sources = rows(
+        "from",
+        SourceType::ALL.iter().map(|kind| kind.as_str()).collect(),
+    );
+    let variants = [
+        ("LISA_CONSUMER__SUBSCRIPTIONS", sinks.as_str()),
+        ("LISA_PRODUCER__SOURCES", &sources),
+    ];
+    let all = TABLES.into_iter().chain(variants);
+    all.map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
 
 /// A key of the configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,9 +59,8 @@ pub struct Key {
 /// Returns all keys, in the order in which they are read. A key that several variants of a table have occurs once for each.
 /// `topic_defaults` has the keys of `topics.<name>`, and `schedules.<name>.retry` those of `topics.<name>.retry`.
 pub fn keys() -> Vec<Key> {
-    let env = EVERY_TABLE.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let options = LoadOptions {
-        env: env.into(),
+        env: every_table(),
         sink_secrets: SinkSecrets::Unused,
         source_secrets: SinkSecrets::Unused,
         aws_secrets: SinkSecrets::Unused,
