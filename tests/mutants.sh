@@ -153,8 +153,8 @@ release forgotten at expiry|transitions.lua|unmerge(m)\n    release(g, m)|unmerg
 release forgotten in garbage|transitions.lua|if conf.on_garbage ~= 'block' then|if false then
 release in spite of block|transitions.lua|if conf.on_garbage ~= 'block' then|if true then
 release forgotten when taken out|transitions.lua|  release(at.g, m)|
-release by who is not the holder|transitions.lua|m.key == '' or holder(g, m.key) ~= m.id|m.key == ''
-parked bound without NUL|transitions.lua|'[' .. m.key .. '\0', '(' .. m.key .. '\1'|'[' .. m.key, '(' .. m.key .. '~'
+release by who is not the holder|transitions.lua|id == ids[i] and not is_over[key]|not is_over[key]
+parked bound without NUL|transitions.lua|'[' .. key .. '\0', '(' .. key .. '\1'|'[' .. key, '(' .. key .. '~'
 parked by arrival only|copies.lua|return m.key .. '\0' .. backlog_member(m)|return m.key .. '\0' .. string.format('%014d%012d', 0, m.seq) .. m.id
 backlog by due time only|transitions.lua|whole(-m.priority), backlog_member(m)|0, backlog_member(m)
 pause open to the next of a key|transitions.lua|return is_shut or conf['paused:'|return conf['paused:'

@@ -37,8 +37,8 @@ end
 redis.call('XDEL', g.ready, unpack(entries))
 g.stream = g.stream - #entries
 
--- Does what `end_copy` and `release` do for each delivery, but with one command for each kind of change. Nothing can be merged
--- into a delivered message, so `unmerge` has nothing to do.
+-- Does what `end_copy` does for each delivery, but with one command for each kind of change. Nothing can be merged into a
+-- delivered message, so `unmerge` has nothing to do.
 local packed = size.meta > 0 and redis.call('HMGET', META, unpack(ids)) or {}
 local owing = size.left > 0 and redis.call('HMGET', LEFT, unpack(ids))
 local keyed, keys, tombs, freed, unranked = {}, {}, {}, 0, 0

@@ -81,24 +81,12 @@ local function is_gated(g)
   return is_shut or conf['paused:' .. g.name] or window or interval
 end
 
-local admit
--- The only exit of a message from its ordering key: the next parked one becomes the holder and is admitted.
+local admit, release_all
+-- Releases the ordering key of one message.
 local function release(g, m)
-  if m.key == '' or holder(g, m.key) ~= m.id then
-    return
+  if m.key ~= '' then
+    release_all(g, {m.id}, {m.key})
   end
-  local head = g.parked_count > 0
-    and redis.call('ZRANGE', g.parked, '[' .. m.key .. '\0', '(' .. m.key .. '\1', 'BYLEX', 'LIMIT', 0, 1)[1]
-  if not head then
-    redis.call('HDEL', g.holder, m.key)
-    return
-  end
-  redis.call('ZREM', g.parked, head)
-  local next = message(string.sub(head, #m.key + 28))
-  -- Even if its meta is lost, the messages parked behind it must go on.
-  next.key = m.key
-  hold(g, m.key, next.id)
-  admit(g, next)
 end
 
 -- Moves a copy to garbage (dead letters). A holder keeps its key if the topic's `on_garbage` is 'block'.
@@ -247,8 +235,9 @@ local function offer(g, m, due)
   admit(g, m, due)
 end
 
--- Does what `release` does, for messages with these ordering keys.
-local function release_all(g, ids, keys)
+-- The only exit of messages from their ordering keys: the next parked one of each key becomes the holder and is admitted.
+-- Messages that do not hold their key release nothing.
+release_all = function(g, ids, keys)
   if #ids == 0 or g.held == 0 then
     return
   end
