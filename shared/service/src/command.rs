@@ -33,7 +33,7 @@ mod keys {
         }
     }
 
-    /// Warns if this machine has no such program. A consumer elsewhere may have it.
+    /// Warns if this machine has no such program. A consumer on another machine may have it.
     pub(super) fn look_for_program(settings: &CommandSinkSettings, table: &mut Table<'_>) {
         if let Some(program) = settings.command.first().filter(|name| !name.is_empty())
             && table.secrets() == SinkSecrets::Checked

@@ -13,17 +13,17 @@ pub(crate) trait Settings: Sized {
 /// Declares a struct that a `Table` fills. The comment of a field is the meaning of its key.
 ///
 /// A word before the name of a field says how it is read:
-/// - `required`: a key that must be there.
+/// - `required`: a key that must be present.
 /// - `optional`: a key that may be missing; the type is an `Option`.
-/// - `default`: a key with the default behind `=`, and perhaps its bounds behind `in`.
+/// - `default`: a key with its default after `=`, and optional bounds after `in`.
 /// - `secret`: a key, or the file that the key `…_file` names.
 /// - `file`: the path of a file that is read when the sink or source connects.
 /// - `path`: the path of a file that is read later.
 /// - `nested`: the keys of another such struct, in the same table.
-/// - `part`: keys that the function behind `by` reads, which gets the table and the comment.
+/// - `part`: keys that the function after `by` reads. The function receives the table and the comment.
 ///
-/// `check` after a field names a function that checks its value, and after the name of the struct one that checks all of
-/// them together.
+/// `check` after a field names a function that checks its value. After the name of the struct, it names one that checks
+/// all values together.
 macro_rules! settings {
     (
         $(#[$attribute:meta])*

@@ -14,7 +14,7 @@ pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The default of [`AmqpSinkSettings::confirm_timeout`].
 pub const DEFAULT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The largest number of bytes in the name of an exchange or a queue, and in a routing key.
+/// The maximum length of the name of an exchange or a queue, and of a routing key, in bytes.
 pub const MAX_SHORT_STRING: usize = 255;
 
 settings! {
@@ -205,7 +205,7 @@ mod client {
         }
     }
 
-    /// Keeps a second handle of a socket that has just connected. Fails if the attempt was dropped in the meantime.
+    /// Keeps a second handle to a socket that has just connected. Fails if the attempt was dropped in the meantime.
     fn keep(state: &Mutex<State>, socket: &impl AsFd) -> io::Result<()> {
         let stream = TcpStream::from(socket.as_fd().try_clone_to_owned()?);
         let mut state = state.lock();

@@ -12,7 +12,7 @@ use crate::template::Template;
 /// The default of [`NatsSinkSettings::ack_timeout`].
 pub const DEFAULT_ACK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The largest number of bytes in a subject. A server ends the connection of a client whose command exceeds 4 KiB.
+/// The maximum length of a subject, in bytes. A server ends the connection of a client whose command exceeds 4 KiB.
 const MAX_SUBJECT: usize = 1024;
 
 /// Checks that messages can be published to a subject.
