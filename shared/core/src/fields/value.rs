@@ -239,10 +239,6 @@ impl Value for UnixMs {
     fn show(&self) -> Json {
         self.to_string().into()
     }
-
-    fn schema() -> Json {
-        json!({ "type": "string", "format": "date-time" })
-    }
 }
 
 /// Reads `localhost` as `127.0.0.1`.
