@@ -4,12 +4,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-VERSION=4.32.5
 TOKEN=token-of-this-run
 venv="${XDG_CACHE_HOME:-$HOME/.cache}/lisa-tests/schemathesis"
-if ! "$venv/bin/schemathesis" --version 2>/dev/null | grep -q " $VERSION$"; then
+pins=tests/schema/requirements.txt
+if ! cmp -s "$pins" "$venv/.pins"; then
+  if ! python3 -c "import ensurepip" 2>/dev/null; then bash tests/apt-install.sh python3-venv; fi
+  rm -rf "$venv"
   python3 -m venv "$venv"
-  "$venv/bin/pip" install --quiet "schemathesis==$VERSION"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$pins"
+  cp "$pins" "$venv/.pins"
 fi
 
 bin="${LISA_TEST_BIN_DIR:-$PWD/target/debug}"
