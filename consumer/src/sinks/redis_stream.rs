@@ -66,7 +66,7 @@ impl RedisStreamSink {
     async fn append(&self, delivery: &Delivery) -> Result<Answer, Outcome> {
         let stream = destination(&self.settings.stream, delivery).map_err(Outcome::reject)?;
         let namespace = &self.namespace;
-        if stream.is_empty() || RedisStreamSinkSettings::is_reserved(&stream, namespace) {
+        if stream.is_empty() || namespace.owns(&stream) {
             return Err(Outcome::reject(format!(
                 "the stream {stream:?} is empty or starts with {namespace}:, the prefix of the relay's own keys"
             )));

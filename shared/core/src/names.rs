@@ -157,6 +157,14 @@ impl Group {
     }
 }
 
+impl Namespace {
+    /// Returns true if a key of Redis is one of this installation.
+    pub fn owns(&self, key: &str) -> bool {
+        key.strip_prefix(self.as_str())
+            .is_some_and(|rest| rest.starts_with(':'))
+    }
+}
+
 impl Default for Namespace {
     fn default() -> Self {
         Self("lisa".into())

@@ -26,7 +26,7 @@ settings! {
         /// A PEM file of certificates to trust, in addition to the system's.
         file ca_file: Option<PathBuf>;
         /// The time limit for connecting and logging in.
-        default connect_timeout: Duration = DEFAULT_CONNECT_TIMEOUT, in Duration::from_millis(100)..=Duration::from_mins(1);
+        default connect_timeout: Duration = DEFAULT_CONNECT_TIMEOUT, in super::CONNECT_TIMEOUTS;
     }
 }
 
@@ -43,7 +43,7 @@ settings! {
         /// True to retry messages that reach no queue. If false, RabbitMQ drops them and they are lost.
         default mandatory: bool = true;
         /// The time limit for the server's confirm.
-        default confirm_timeout: Duration = DEFAULT_CONFIRM_TIMEOUT, in Duration::from_millis(100)..=Duration::from_hours(1);
+        default confirm_timeout: Duration = DEFAULT_CONFIRM_TIMEOUT, in super::DELIVERY_TIMEOUTS;
         /// The rule for a server that is unavailable.
         part target: TargetSettings, by crate::targets::deferred;
     }
@@ -58,7 +58,7 @@ settings! {
         /// The queue to take messages off. It must exist.
         required queue: String, check keys::check_queue;
         /// The maximum number of unacknowledged messages at a time.
-        default prefetch: u16 = super::DEFAULT_PREFETCH, in 1..=10_000;
+        default prefetch: u16 = super::DEFAULT_PREFETCH, in super::PREFETCHES;
     }
 }
 

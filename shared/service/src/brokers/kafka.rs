@@ -73,7 +73,7 @@ settings! {
         /// The key of the record, which determines its partition.
         default key: Template = Template::constant("{id}");
         /// The time limit until all in-sync replicas have a record.
-        default delivery_timeout: Duration = DEFAULT_DELIVERY_TIMEOUT, in Duration::from_millis(100)..=Duration::from_hours(1);
+        default delivery_timeout: Duration = DEFAULT_DELIVERY_TIMEOUT, in super::DELIVERY_TIMEOUTS;
         /// The rule for a cluster that is unavailable.
         part target: TargetSettings, by crate::targets::deferred;
     }
@@ -94,15 +94,14 @@ settings! {
         /// True to drop messages that Lisa permanently refuses, and so lose them.
         default skip_refused: bool = false;
         /// The maximum number of messages that are taken and not yet accepted or refused.
-        default prefetch: u16 = super::DEFAULT_PREFETCH, in 1..=10_000;
+        default prefetch: u16 = super::DEFAULT_PREFETCH, in super::PREFETCHES;
     }
 }
 
 impl KafkaSourceSettings {
     /// Returns the consumer group of a source.
     pub fn group(&self, source: &str) -> String {
-        let default = || format!("lisa-{source}");
-        self.group.clone().unwrap_or_else(default)
+        super::name_at_broker(self.group.as_deref(), source)
     }
 
     /// Returns the action for a message that Lisa refuses permanently.

@@ -52,7 +52,7 @@ settings! {
         /// A PEM file of the certificates to trust, in place of the system's.
         file ca_file: Option<PathBuf>;
         /// The time limit for connecting and logging in.
-        default connect_timeout: Duration = super::amqp::DEFAULT_CONNECT_TIMEOUT, in Duration::from_millis(100)..=Duration::from_mins(1);
+        default connect_timeout: Duration = super::amqp::DEFAULT_CONNECT_TIMEOUT, in super::CONNECT_TIMEOUTS;
     }
 }
 
@@ -65,7 +65,7 @@ settings! {
         /// The subject to publish to, which a JetStream stream must include.
         default subject: Template = Template::constant("due.{topic}"), check keys::check_fixed;
         /// The time limit for the stream's acknowledgment.
-        default ack_timeout: Duration = DEFAULT_ACK_TIMEOUT, in Duration::from_millis(100)..=Duration::from_hours(1);
+        default ack_timeout: Duration = DEFAULT_ACK_TIMEOUT, in super::DELIVERY_TIMEOUTS;
         /// The rule for a cluster that is unavailable.
         part target: TargetSettings, by crate::targets::deferred;
     }
@@ -83,15 +83,14 @@ settings! {
         /// of the source.
         optional consumer: Option<String>, check keys::check_name;
         /// The maximum number of unacknowledged messages at a time.
-        default prefetch: u16 = super::DEFAULT_PREFETCH, in 1..=10_000;
+        default prefetch: u16 = super::DEFAULT_PREFETCH, in super::PREFETCHES;
     }
 }
 
 impl NatsSourceSettings {
     /// Returns the durable pull consumer of a source.
     pub fn consumer(&self, source: &str) -> String {
-        let default = || format!("lisa-{source}");
-        self.consumer.clone().unwrap_or_else(default)
+        super::name_at_broker(self.consumer.as_deref(), source)
     }
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use lisa_core::redis::RedisUrl;
 use lisa_core::secret::Secret;
-use lisa_core::topic::Namespace;
 
 use crate::settings::settings;
 use crate::targets::TargetSettings;
@@ -30,17 +29,9 @@ settings! {
         /// The approximate number of entries to which the stream is trimmed. Without it, the stream is never trimmed.
         default max_length: Option<u64> = None, in 1..=1_000_000_000_000;
         /// The time limit for appending an entry, retries included.
-        default timeout: Duration = DEFAULT_TIMEOUT, in Duration::from_millis(100)..=Duration::from_hours(1);
+        default timeout: Duration = DEFAULT_TIMEOUT, in super::DELIVERY_TIMEOUTS;
         /// The rule for a server that is unavailable.
         part target: TargetSettings, by crate::targets::deferred;
-    }
-}
-
-impl RedisStreamSinkSettings {
-    /// Returns true if a key starts with the prefix of the relay's own keys.
-    pub fn is_reserved(key: &str, namespace: &Namespace) -> bool {
-        key.strip_prefix(namespace.as_str())
-            .is_some_and(|rest| rest.starts_with(':'))
     }
 }
 

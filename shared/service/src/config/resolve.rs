@@ -13,7 +13,6 @@ use super::{
     ProducerConfig, RedisConfig, SinkConfig, SqsConfig, SubscriptionConfig, SubscriptionGroup,
     schedules, secret_file, sources, topics,
 };
-use crate::brokers::redis_stream::RedisStreamSinkSettings;
 use crate::callbacks::CallbackTopics;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
 use crate::settings::Settings as _;
@@ -360,7 +359,7 @@ fn subscriptions(
         let sink = row.required_table("sink", "The destination of deliveries.", example);
         let sink = sink.and_then(SinkConfig::read);
         if let Some(SinkConfig::RedisStream(settings)) = &sink
-            && RedisStreamSinkSettings::is_reserved(settings.stream.prefix(), namespace)
+            && namespace.owns(settings.stream.prefix())
         {
             let why =
                 format!("{namespace}: is the prefix of the relay's own keys; choose another name");
