@@ -220,7 +220,7 @@ impl Value for Duration {
     }
 
     fn schema() -> Json {
-        json!({ "type": "string", "pattern": "^ *[0-9]+(ms|[smhd])( *[0-9]+(ms|[smhd]))* *$" })
+        json!({ "type": "string", "pattern": "^ *[0-9]+ *(ms|[smhd])( *[0-9]+ *(ms|[smhd]))* *$" })
     }
 }
 
