@@ -14,25 +14,19 @@ use axum::Router;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use lisa_core::broker::{Broker, BrokerError, ConsumerInfo, Declare};
 use lisa_core::topic::SubscriptionGroup;
-use lisa_core::topic::{Group, Namespace, Topic};
+use lisa_core::topic::{Group, Topic};
 use lisa_producer::{Producer, ProducerOptions};
 use lisa_service::cli::{ConfigVerb, GlobalFlags, ProgramVerb, prompt};
-use lisa_service::config::{Config, SinkConfig, SinkSecrets};
+use lisa_service::config::{Config, SinkSecrets};
 use lisa_service::role::{self, Flags, Readiness, Runtime, StartError};
 use lisa_service::supervise::Policy;
 use serde_json::json;
 
-use crate::consumer::{self, Consumer};
+use crate::Consumer;
+use crate::Subscription;
 use crate::gateway::{Gateway, SqsOptions};
-use crate::handler::Handler;
-#[cfg(feature = "sink-amqp")]
-use crate::sinks::AmqpSink;
-#[cfg(feature = "sink-kafka")]
-use crate::sinks::KafkaSink;
-#[cfg(feature = "sink-nats")]
-use crate::sinks::NatsSink;
-use crate::sinks::{CommandSink, HttpSink, RedisStreamSink, SinkError, StdoutSink};
-use crate::subscription::Subscription;
+use crate::internals::start_settings;
+use crate::sinks;
 
 /// The idle time below which a consumer counts as running.
 const HEARD_OF: Duration = Duration::from_secs(30);
@@ -177,7 +171,7 @@ async fn serve(runtime: Runtime, shared: Option<(Topic, Group)>) -> Result<(), S
             let Some(consumer) = consumer else {
                 // A consumer does the same.
                 let (broker, shutdown) = (&runtime.broker, &runtime.shutdown);
-                consumer::start_settings(&runtime.supervisor, broker, shutdown);
+                start_settings(&runtime.supervisor, broker, shutdown);
                 runtime.readiness.met("topics");
                 return Ok(());
             };
@@ -350,11 +344,14 @@ fn of(runtime: &Runtime) -> Result<Option<Consumer>, StartError> {
         return Err(refused(&advice));
     }
     for (index, wanted) in config.consumer.subscriptions.iter().enumerate() {
-        let sink = sink(&wanted.sink, &config.namespace)
+        let sink = sinks::build(&wanted.sink, &config.namespace)
             .map_err(|error| refused(&format!("consumer.subscriptions[{index}].sink: {error}")))?;
-        let (topic, group) = (wanted.topic.clone(), wanted.group.clone());
-        let mut subscription =
-            Subscription::shared(topic, group, sink.into()).concurrency(wanted.concurrency);
+        let topic = wanted.topic.clone();
+        let subscription = match wanted.group.clone() {
+            SubscriptionGroup::Named(group) => Subscription::new(topic, group, sink),
+            SubscriptionGroup::Instance => Subscription::of_instance(topic, sink),
+        };
+        let mut subscription = subscription.concurrency(wanted.concurrency);
         if let Some(topic) = &wanted.success_topic {
             subscription = subscription.success_topic(topic.clone());
         }
@@ -381,36 +378,8 @@ async fn declare(runtime: &Runtime) -> Result<(), StartError> {
     Ok(role::declare_topics(broker, described, Declare::Create, shutdown).await?)
 }
 
-/// Builds the configured sink of a subscription.
-fn sink(config: &SinkConfig, namespace: &Namespace) -> Result<Box<dyn Handler>, SinkError> {
-    Ok(match config {
-        SinkConfig::Stdout => Box::new(StdoutSink::new(std::io::stdout())?),
-        SinkConfig::Http(settings) => Box::new(HttpSink::new(settings.clone())?),
-        #[cfg(feature = "sink-amqp")]
-        SinkConfig::Amqp(settings) => Box::new(AmqpSink::new(settings.clone())),
-        #[cfg(not(feature = "sink-amqp"))]
-        SinkConfig::Amqp(_) => return Err(SinkError::Unsupported("sink-amqp")),
-        SinkConfig::RedisStream(settings) => {
-            Box::new(RedisStreamSink::new(settings.clone(), namespace.clone()))
-        }
-        #[cfg(feature = "sink-nats")]
-        SinkConfig::Nats(settings) => Box::new(NatsSink::new(settings.clone())),
-        #[cfg(not(feature = "sink-nats"))]
-        SinkConfig::Nats(_) => return Err(SinkError::Unsupported("sink-nats")),
-        #[cfg(feature = "sink-kafka")]
-        SinkConfig::Kafka(settings) => Box::new(KafkaSink::new(settings.clone())?),
-        #[cfg(not(feature = "sink-kafka"))]
-        SinkConfig::Kafka(_) => return Err(SinkError::Unsupported("sink-kafka")),
-        SinkConfig::Command(settings) => Box::new(CommandSink::new(settings.clone())?),
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use lisa_service::command::CommandSinkSettings;
-    use lisa_service::targets::{Away, TargetSettings};
-    use lisa_service::webhook::HttpSinkSettings;
-
     use super::*;
 
     #[test]
@@ -430,39 +399,5 @@ mod tests {
         assert_eq!(listed(&names(1)), "c0");
         assert_eq!(listed(&names(5)), "c0, c1, c2, c3, c4");
         assert_eq!(listed(&names(7)), "c0, c1, c2, c3, c4 and 2 more");
-    }
-
-    #[test]
-    fn each_kind_of_sink_is_built_and_a_useless_one_is_refused() {
-        let http = |secret: &str| {
-            SinkConfig::Http(HttpSinkSettings {
-                url: "https://example.com/hook".into(),
-                secrets: vec![secret.into()],
-                headers: Vec::new(),
-                timeout: std::time::Duration::from_secs(30),
-                allow_private: false,
-                retry_after: lisa_service::targets::RetryAfter::Retry,
-                target: TargetSettings::new(Away::Retry),
-                complete_url: None,
-                max_later: 1000,
-            })
-        };
-        let command = |words: &[&str]| {
-            SinkConfig::Command(CommandSinkSettings {
-                command: words.iter().map(|&word| word.to_owned()).collect(),
-                environment: Vec::new(),
-            })
-        };
-        let sink = |config: &SinkConfig| sink(config, &Namespace::default());
-        for good in [SinkConfig::Stdout, command(&["true"])] {
-            assert!(sink(&good).is_ok(), "{good:?}");
-        }
-        let refused = sink(&http("whsec_short")).err();
-        assert!(matches!(refused, Some(SinkError::Secret(_))), "{refused:?}");
-        let refused = sink(&command(&[])).err();
-        assert!(
-            matches!(refused, Some(SinkError::EmptyCommand)),
-            "{refused:?}"
-        );
     }
 }

@@ -35,14 +35,8 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `sink-stdout` | `sinks::StdoutSink`, a handler that prints each delivery as a line of JSON |
-//! | `sink-http` | `sinks::HttpSink`, a handler that posts each delivery to a URL (webhook) |
-//! | `sink-command` | `sinks::CommandSink`, a handler that starts a program for each delivery |
-//! | `sink-redis-stream` | `sinks::RedisStreamSink`, a handler that appends each delivery to a stream in any Redis |
-//! | `sink-amqp` | `sinks::AmqpSink`, a handler that publishes each delivery to RabbitMQ |
-//! | `sink-nats` | `sinks::NatsSink`, a handler that publishes each delivery to NATS JetStream |
-//! | `sink-kafka` | `sinks::KafkaSink`, a handler that publishes each delivery to Kafka |
-//! | `kafka-tls` | TLS and SCRAM for `KafkaSink`; needs OpenSSL and its headers |
+//! | `sink-…` | a sink of this name in `sinks`: `stdout`, `http`, `command`, `redis-stream`, `amqp`, `nats`, `kafka` |
+//! | `kafka-tls` | TLS and SCRAM for the sink `kafka`; needs OpenSSL and its headers |
 //! | `brokers` | `sink-amqp`, `sink-nats` and `sink-kafka` |
 //! | `gateway` | `gateway::Gateway`, from which workers in any language pull messages over HTTP |
 //! | `cli` | the binary `lisa-consumer`, and all sinks except those of `brokers` |
@@ -57,58 +51,14 @@
 
 // The macros panic if the output is closed or full. Use `cli::remark` and `cli::print` of `lisa-service`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
-// Tests start tasks and share state as they like.
-#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
-mod callbacks;
 #[cfg(feature = "cli")]
 pub mod cli;
-mod consumer;
-mod delivery;
-mod error;
-#[cfg(feature = "gateway")]
-pub mod gateway;
 #[cfg(doc)]
 pub mod guide;
-pub mod handler;
-mod outcome;
-mod process;
-mod report;
-#[cfg(any(
-    feature = "sink-stdout",
-    feature = "sink-http",
-    feature = "sink-command",
-    feature = "sink-redis-stream",
-    feature = "sink-amqp",
-    feature = "sink-nats",
-    feature = "sink-kafka"
-))]
-pub mod sinks;
-mod subscription;
-mod suspects;
-pub mod target;
-#[cfg(any(feature = "gateway", feature = "sink-http"))]
-mod token;
-mod worker;
-mod workers;
 
-pub use consumer::{Builder, Consumer, DEFAULT_GRACE, Run};
-pub use delivery::{Context, Delivery, LeaseLost, MAX_RUN};
-pub use error::ConsumerError;
-pub use handler::{Handler, delivery_fn, handler_fn};
-pub use outcome::{IntoOutcome, Outcome};
-pub use report::RunReport;
-pub use subscription::{DEFAULT_CONCURRENCY, Subscription};
-
-pub use async_trait::async_trait;
-pub use lisa_core::broker::Broker;
-pub use lisa_core::connect::{ConnectError, ConnectOptions};
-pub use lisa_core::message::{EntryId, HeaderName, HeaderValue, Headers, MessageId};
-pub use lisa_core::redis::{ConnectionSettings, RedisUrl, TlsSettings};
-pub use lisa_core::secret::Secret;
-pub use lisa_core::state::GarbageReason;
-pub use lisa_core::time::{UnixMs, When};
-pub use lisa_core::topic::{Group, InvalidName, Namespace, Topic, TopicOf};
-pub use lisa_service::metrics::Metrics;
-pub use lisa_service::shutdown::Shutdown;
-pub use lisa_service::supervise::Supervisor;
+pub use lisa_consumer_core::*;
+#[cfg(feature = "gateway")]
+pub use lisa_consumer_gateway as gateway;
+#[cfg(feature = "sinks")]
+pub use lisa_consumer_sinks as sinks;

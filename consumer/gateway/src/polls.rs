@@ -1,0 +1,367 @@
+//! The pulls that wait for a message of one group, and the permits that they issue.
+//!
+//! A waiting pull is the permit for a read: the readers of all shards together request no more messages than the waiting
+//! pulls want. When a pull leaves, its permits go with it, and readers that hold them are woken to end their reads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lisa_consumer_core::internals::{BLOCK, CROWDED_BLOCK};
+use lisa_core::broker::MAX_BATCH;
+use lisa_core::sync::{Mutex, MutexGuard};
+use lisa_core::topic::Shard;
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+/// The block time of a read for a pull that does not wait.
+pub(super) const NO_WAIT: Duration = Duration::from_millis(1);
+
+/// The waiting pulls of a group, each of which gets a `T`.
+pub(super) struct Polls<T> {
+    state: Mutex<State<T>>,
+    permits: Semaphore,
+    /// Notified when a reader may hold permits that no pull issued, or must answer a pull that does not wait.
+    changed: Notify,
+}
+
+struct State<T> {
+    /// The waiting pulls, the oldest first.
+    waiting: BTreeMap<u64, Waiting<T>>,
+    last: u64,
+    /// The number of messages that the waiting pulls want.
+    wanted: usize,
+    /// The number of permits, free or held by readers.
+    issued: usize,
+    /// The shards with a reader.
+    readers: BTreeSet<Shard>,
+    /// True if the last read of any shard failed.
+    is_failing: bool,
+}
+
+/// A waiting pull.
+pub(super) struct Waiting<T> {
+    /// The largest number of messages that it takes.
+    pub(super) max: usize,
+    /// The shards that must still be found empty, for a pull that does not wait.
+    looks: Option<BTreeSet<Shard>>,
+    pub(super) answer: oneshot::Sender<T>,
+}
+
+/// A pull's own end. Dropping it removes the pull.
+pub(super) struct Ticket<T> {
+    polls: Arc<Polls<T>>,
+    number: u64,
+    pub(super) answer: oneshot::Receiver<T>,
+}
+
+/// Permits that a reader holds. Dropping them returns those that waiting pulls still want.
+pub(super) struct Taken<'a, T> {
+    polls: &'a Polls<T>,
+    pub(super) count: usize,
+}
+
+/// The entry of a reader in the list of readers; dropping it removes the reader.
+pub(super) struct ReaderEntry<T> {
+    polls: Arc<Polls<T>>,
+    shard: Shard,
+    /// True once it was removed.
+    is_removed: bool,
+}
+
+impl<T> Default for Polls<T> {
+    fn default() -> Self {
+        let state = State {
+            waiting: BTreeMap::new(),
+            last: 0,
+            wanted: 0,
+            issued: 0,
+            readers: BTreeSet::new(),
+            is_failing: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            permits: Semaphore::new(0),
+            changed: Notify::new(),
+        }
+    }
+}
+
+impl<T> Polls<T> {
+    /// Adds a pull. With `looks`, it ends without a message once these shards were found empty.
+    pub(super) fn join(self: &Arc<Self>, max: usize, looks: Option<BTreeSet<Shard>>) -> Ticket<T> {
+        let (sender, answer) = oneshot::channel();
+        let has_looks = looks.is_some();
+        let waiting = Waiting {
+            max,
+            looks,
+            answer: sender,
+        };
+        let mut state = self.state.lock();
+        state.last += 1;
+        let number = state.last;
+        state.waiting.insert(number, waiting);
+        state.wanted += max;
+        let more = state.wanted.saturating_sub(state.issued);
+        state.issued += more;
+        self.permits.add_permits(more);
+        if has_looks {
+            self.changed.notify_waiters();
+        }
+        Ticket {
+            polls: self.clone(),
+            number,
+            answer,
+        }
+    }
+
+    /// Returns the number of waiting pulls.
+    pub(super) fn len(&self) -> usize {
+        self.state.lock().waiting.len()
+    }
+
+    /// Returns true if no pull waits and no reader runs.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.waiting.is_empty() && state.readers.is_empty()
+    }
+
+    /// Returns true if the last read failed.
+    pub(super) fn is_failing(&self) -> bool {
+        self.state.lock().is_failing
+    }
+
+    /// Waits for a permit, and takes the share of one of `shards` readers.
+    pub(super) async fn take(&self, shards: usize) -> Taken<'_, T> {
+        let one = self.permits.acquire().await.expect("never closed");
+        one.forget();
+        let mut count = 1;
+        let share = (self.permits.available_permits() + 1).div_ceil(shards.max(1));
+        let more = share.min(MAX_BATCH) - 1;
+        if let Ok(permits) = self.permits.try_acquire_many(more as u32) {
+            permits.forget();
+            count += more;
+        }
+        Taken { polls: self, count }
+    }
+
+    /// Returns a future that completes when held permits may have become unwanted from now on; `None` if they already are.
+    pub(super) fn unwanted(&self) -> Option<impl Future<Output = ()>> {
+        let mut changed = Box::pin(self.changed.notified());
+        changed.as_mut().enable();
+        let state = self.state.lock();
+        (state.issued <= state.wanted).then_some(changed)
+    }
+
+    /// Returns how long a read of a shard may block: briefly if a pull does not wait, or if other shards wait for permits.
+    pub(super) fn block(&self, shard: Shard, shards: usize, lease: Duration) -> Duration {
+        let state = self.state.lock();
+        let is_looking = |waiting: &Waiting<T>| {
+            let looks = waiting.looks.as_ref();
+            looks.is_some_and(|looks| looks.contains(&shard))
+        };
+        if state.waiting.values().any(is_looking) {
+            return NO_WAIT;
+        }
+        if shards == 1 || self.permits.available_permits() > 0 {
+            return BLOCK.min(lease / 2);
+        }
+        let share = state.wanted as f64 / shards as f64;
+        CROWDED_BLOCK.mul_f64(share.min(1.0)).max(NO_WAIT)
+    }
+
+    /// Removes and returns the oldest pull.
+    pub(super) fn next(&self) -> Option<Waiting<T>> {
+        let mut state = self.state.lock();
+        let (_, waiting) = state.waiting.pop_first()?;
+        state.wanted -= waiting.max;
+        Some(waiting)
+    }
+
+    /// Records the end of a read of a shard: that it found nothing, or that it failed. Ends the pulls that do not wait and
+    /// need to look no further.
+    pub(super) fn looked(&self, shard: Shard, is_failing: bool) {
+        let mut state = self.state.lock();
+        state.is_failing = is_failing;
+        let ended = state.waiting.extract_if(.., |_, waiting| {
+            waiting.looks.as_mut().is_some_and(|looks| {
+                looks.remove(&shard);
+                looks.is_empty() || is_failing
+            })
+        });
+        let ended: Vec<_> = ended.collect();
+        state.wanted -= ended.iter().map(|(_, waiting)| waiting.max).sum::<usize>();
+        self.shrink(&mut state);
+    }
+
+    /// Adds the reader of a shard; `None` if there is one.
+    pub(super) fn begin_reading(self: &Arc<Self>, shard: Shard) -> Option<ReaderEntry<T>> {
+        let is_new = self.state.lock().readers.insert(shard);
+        is_new.then(|| ReaderEntry {
+            polls: self.clone(),
+            shard,
+            is_removed: false,
+        })
+    }
+
+    /// Withdraws permits that no pull wants. Wakes the readers if they hold some of them.
+    fn shrink(&self, state: &mut MutexGuard<'_, State<T>>) {
+        let excess = state.issued.saturating_sub(state.wanted);
+        let withdrawn = self.permits.forget_permits(excess);
+        state.issued -= withdrawn;
+        if withdrawn < excess {
+            self.changed.notify_waiters();
+        }
+    }
+}
+
+impl<T> Drop for Ticket<T> {
+    fn drop(&mut self) {
+        let mut state = self.polls.state.lock();
+        if let Some(waiting) = state.waiting.remove(&self.number) {
+            state.wanted -= waiting.max;
+            self.polls.shrink(&mut state);
+        }
+    }
+}
+
+impl<T> Drop for Taken<'_, T> {
+    fn drop(&mut self) {
+        let mut state = self.polls.state.lock();
+        let excess = state.issued.saturating_sub(state.wanted);
+        let gone = excess.min(self.count);
+        state.issued -= gone;
+        self.polls.permits.add_permits(self.count - gone);
+        self.polls.shrink(&mut state);
+    }
+}
+
+impl<T> ReaderEntry<T> {
+    /// Ends the reader if no pull waits. Returns it otherwise.
+    pub(super) fn end_if_idle(mut self) -> Option<Self> {
+        {
+            let mut state = self.polls.state.lock();
+            if state.waiting.is_empty() {
+                // Under the same lock, so that a pull that joins starts a new one.
+                state.readers.remove(&self.shard);
+                self.is_removed = true;
+            }
+        }
+        (!self.is_removed).then_some(self)
+    }
+}
+
+impl<T> Drop for ReaderEntry<T> {
+    fn drop(&mut self) {
+        if !self.is_removed {
+            self.polls.state.lock().readers.remove(&self.shard);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn polls() -> Arc<Polls<u32>> {
+        Arc::default()
+    }
+
+    fn counts(polls: &Polls<u32>) -> (usize, usize, usize) {
+        let state = polls.state.lock();
+        (
+            state.wanted,
+            state.issued,
+            polls.permits.available_permits(),
+        )
+    }
+
+    #[test]
+    fn readers_hold_no_more_permits_than_pulls_want() {
+        let polls = polls();
+        assert!(polls.take(1).now_or_never().is_none(), "nobody waits");
+        let first = polls.join(3, None);
+        let second = polls.join(10, None);
+        assert_eq!(counts(&polls), (13, 13, 13));
+        let taken = polls.take(1).now_or_never().unwrap();
+        assert_eq!(taken.count, 13);
+        let unwanted = polls.unwanted().unwrap();
+        drop(second);
+        assert!(unwanted.now_or_never().is_some(), "the reader is woken");
+        assert!(polls.unwanted().is_none());
+        drop(taken);
+        assert_eq!(counts(&polls), (3, 3, 3));
+        drop(first);
+        assert_eq!(counts(&polls), (0, 0, 0));
+    }
+
+    #[test]
+    fn the_oldest_pull_is_answered_first_and_takes_its_permits_along() {
+        let polls = polls();
+        let mut first = polls.join(2, None);
+        let _second = polls.join(1, None);
+        let taken = polls.take(1).now_or_never().unwrap();
+        let waiting = polls.next().unwrap();
+        assert_eq!(waiting.max, 2);
+        waiting.answer.send(7).unwrap();
+        drop(taken);
+        assert_eq!(counts(&polls), (1, 1, 1));
+        assert_eq!(first.answer.try_recv(), Ok(7));
+        drop(first);
+        assert_eq!(counts(&polls), (1, 1, 1));
+    }
+
+    #[test]
+    fn shards_share_the_permits() {
+        let polls = polls();
+        let _one = polls.join(10, None);
+        let taken = polls.take(4).now_or_never().unwrap();
+        assert_eq!(taken.count, 3);
+        let (shard, lease) = (Shard::new(0), Duration::from_secs(30));
+        assert_eq!(polls.block(shard, 4, lease), BLOCK);
+        let rest = polls.take(1).now_or_never().unwrap();
+        assert_eq!(rest.count, 7);
+        assert_eq!(polls.block(shard, 4, lease), CROWDED_BLOCK);
+        assert_eq!(polls.block(shard, 20, lease), CROWDED_BLOCK / 2);
+        assert_eq!(
+            polls.block(shard, 1, Duration::from_secs(1)),
+            Duration::from_millis(500)
+        );
+    }
+
+    #[test]
+    fn a_pull_that_does_not_wait_ends_once_all_shards_are_empty() {
+        let polls = polls();
+        let shards = [0, 1].map(Shard::new);
+        let _long = polls.join(1, None);
+        let mut look = polls.join(1, Some(shards.into()));
+        assert_eq!(polls.block(shards[0], 1, BLOCK), NO_WAIT);
+        polls.looked(shards[0], false);
+        assert_eq!(polls.block(shards[0], 1, BLOCK * 9), BLOCK);
+        let empty = oneshot::error::TryRecvError::Empty;
+        assert_eq!(look.answer.try_recv(), Err(empty));
+        polls.looked(shards[1], false);
+        let closed = || Err(oneshot::error::TryRecvError::Closed);
+        assert_eq!(look.answer.try_recv(), closed());
+        assert_eq!(counts(&polls), (1, 1, 1));
+        let mut look = polls.join(1, Some(shards.into()));
+        polls.looked(shards[0], true);
+        assert_eq!(look.answer.try_recv(), closed());
+        assert!(polls.is_failing());
+    }
+
+    #[test]
+    fn a_shard_has_one_reader_which_ends_only_while_nobody_waits() {
+        let polls = polls();
+        let reading = polls.begin_reading(Shard::new(0)).unwrap();
+        assert!(polls.begin_reading(Shard::new(0)).is_none());
+        let ticket = polls.join(1, None);
+        let reading = reading.end_if_idle().expect("somebody waits");
+        drop(ticket);
+        assert!(reading.end_if_idle().is_none());
+        assert!(polls.is_idle());
+        assert!(polls.begin_reading(Shard::new(0)).is_some());
+    }
+}

@@ -1,0 +1,418 @@
+//! `PurgeQueue` and `StartMessageMoveTask`: long operations, which may continue after the response.
+//!
+//! Each handles batches until nothing is left, and stops between batches at a shutdown. Repeating the call handles the rest.
+//! The audit log records both, as actions of an operator.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::response::Response;
+use futures_util::future::join_all;
+use lisa_consumer_core::Outcome;
+use lisa_core::broker::{BrokerError, MAX_BATCH, Settlement, TopicHandle, Verdict};
+use lisa_core::message::MessageId;
+use lisa_core::state::{CancelOutcome, Settled, State};
+use lisa_core::time::UnixMs;
+use lisa_core::topic::Topic;
+use lisa_service::audit::Action;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::protocol::{Kind, SqsError, ok};
+use super::{Call, Service};
+use crate::pull::{PullOptions, take};
+use crate::settle::settle_all;
+
+/// Messages read per call.
+const PAGE: usize = 1000;
+/// Cancels at a time.
+const AT_A_TIME: usize = 16;
+/// Passes of a purge: messages change their state while it runs.
+const PASSES: usize = 5;
+/// The time after which a purge is answered although it continues. The clients' own time limits are 30 s and more.
+const ANSWER_AFTER: Duration = Duration::from_secs(10);
+/// The maximum lag of the estimate of Redis's clock.
+const SLACK: Duration = Duration::from_millis(100);
+/// The lease of messages that a purge takes.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// A long operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Verb {
+    Purge,
+    Requeue,
+}
+
+impl Verb {
+    /// Returns its name in the audit log.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Purge => "purge_queue",
+            Self::Requeue => "requeue",
+        }
+    }
+
+    /// Returns its outcome in the audit log.
+    fn outcome(self, count: u64) -> String {
+        match self {
+            Self::Purge => format!("{count} removed"),
+            Self::Requeue => format!("{count} requeued"),
+        }
+    }
+}
+
+/// The mark that an operation runs. Dropping it removes the mark.
+struct Running {
+    service: Arc<Service>,
+    operation: (Verb, Topic),
+}
+
+impl Running {
+    fn begin(call: &Call<'_>, verb: Verb, topic: &Topic) -> Result<Self, SqsError> {
+        let service = call.service.clone();
+        let operation = (verb, topic.clone());
+        if !service.running.lock().insert(operation.clone()) {
+            return Err(match verb {
+                Verb::Purge => {
+                    let message = "Only one PurgeQueue operation on a queue is allowed at a time.";
+                    SqsError::new(Kind::PurgeQueueInProgress, message)
+                }
+                Verb::Requeue => {
+                    let message = "There is already a task running. Only one active task is allowed for a source queue.";
+                    SqsError::unsupported(message)
+                }
+            });
+        }
+        Ok(Self { service, operation })
+    }
+
+    /// Runs the work until its end, or the shutdown. Returns the receiver of its result, which need not be awaited.
+    fn start<E: Display + Send>(
+        self,
+        call: &Call<'_>,
+        work: impl Future<Output = Result<u64, E>> + Send + 'static,
+    ) -> oneshot::Receiver<Result<(), SqsError>> {
+        let (verb, topic) = &self.operation;
+        let broker = &self.service.gateway.process().broker;
+        let action = Action::of_sqs_client(broker, call.token.as_deref(), verb.as_str());
+        let action = action.topic(topic).group(&self.service.options.group);
+        let (end, ended) = oneshot::channel();
+        let gateway = self.service.gateway.clone();
+        gateway.spawn(async move {
+            let (verb, topic) = &self.operation;
+            let draining = self.service.gateway.shutdown().draining();
+            let work = async {
+                match draining.run_until_cancelled(work).await {
+                    Some(result) => result.map_err(|error| error.to_string()),
+                    None => Err("stopped by the shutdown".to_owned()),
+                }
+            };
+            let result = action.run(work, |count| verb.outcome(*count)).await;
+            match &result {
+                Ok(count) => tracing::info!(%topic, count, ?verb, "finished for an SQS client"),
+                Err(error) => {
+                    tracing::error!(%topic, error, ?verb, "failed for an SQS client; call it again");
+                }
+            }
+            let result = result.map(drop).map_err(|error| {
+                let message = format!("{error}; call it again");
+                SqsError::new(Kind::ServiceUnavailable, message)
+            });
+            drop(self);
+            // The client may not wait for it.
+            let _ = end.send(result);
+        });
+        ended
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.service.running.lock().remove(&self.operation);
+    }
+}
+
+/// The parameters of `PurgeQueue`.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Purge {
+    queue_url: Option<String>,
+}
+
+/// Purges a queue. Answers once everything that was sent before the answer has ended, or after [`ANSWER_AFTER`].
+pub(super) async fn purge(call: &Call<'_>, request: Purge) -> Result<Response, SqsError> {
+    let queue = call.queue(request.queue_url.as_deref()).await?;
+    let running = Running::begin(call, Verb::Purge, queue.topic.name())?;
+    let (answer, may_answer) = oneshot::channel();
+    let purging = Purging {
+        service: call.service.clone(),
+        topic: queue.topic,
+        extent: Extent {
+            begun: call.gateway().process().broker.now(),
+            answer: Some((Instant::now() + ANSWER_AFTER, answer)),
+        },
+    };
+    let ended = running.start(call, purging.run());
+    tokio::select! {
+        biased;
+        ended = ended => ended.unwrap_or_else(|_| {
+            let message = "The purge ended early; call it again.";
+            Err(SqsError::new(Kind::ServiceUnavailable, message))
+        })?,
+        Ok(()) = may_answer => {}
+    }
+    Ok(ok(&json!({})))
+}
+
+/// The parameters of `StartMessageMoveTask`.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct StartMove {
+    source_arn: Option<String>,
+    destination_arn: Option<String>,
+    max_number_of_messages_per_second: Option<i64>,
+}
+
+pub(super) async fn start_move(call: &Call<'_>, request: StartMove) -> Result<Response, SqsError> {
+    let source = request
+        .source_arn
+        .ok_or_else(|| SqsError::missing("SourceArn"))?;
+    if request
+        .destination_arn
+        .is_some_and(|destination| destination != source)
+    {
+        let message = "The garbage (dead letters) of a topic can only be requeued in that topic: leave out DestinationArn.";
+        return Err(SqsError::unsupported(message));
+    }
+    if request.max_number_of_messages_per_second.is_some() {
+        let message = "MaxNumberOfMessagesPerSecond is not supported: set `rate` of the topic.";
+        return Err(SqsError::unsupported(message));
+    }
+    let name = source.rsplit(':').next().unwrap_or_default();
+    let queue = call.named(name).await.map_err(|error| match error.kind {
+        Kind::QueueDoesNotExist => SqsError::new(Kind::ResourceNotFoundException, error.message),
+        _ => error,
+    })?;
+    let running = Running::begin(call, Verb::Requeue, queue.topic.name())?;
+    let service = call.service.clone();
+    let work = async move { requeue_all(&service, &queue.topic).await };
+    drop(running.start(call, work));
+    Ok(ok(&json!({ "TaskHandle": MessageId::generate() })))
+}
+
+fn shown(error: BrokerError) -> String {
+    error.to_string()
+}
+
+/// A purge.
+struct Purging {
+    service: Arc<Service>,
+    topic: Arc<TopicHandle>,
+    extent: Extent,
+}
+
+/// The messages that a purge ends. Until its client is answered, these are all that it finds; after that, only those whose ids
+/// show that they were sent before it began. So nothing that is sent after the answer ends, unless the clock of its sender is
+/// as late as [`ANSWER_AFTER`].
+struct Extent {
+    begun: UnixMs,
+    /// The time at which the client is answered at the latest; `None` if it is answered.
+    answer: Option<(Instant, oneshot::Sender<()>)>,
+}
+
+impl Extent {
+    /// Answers the client if it has waited long enough. Called before messages are read, so that messages read before the
+    /// answer may end after it.
+    fn answer_in_time(&mut self) {
+        if let Some((_, answer)) = self.answer.take_if(|(at, _)| *at <= Instant::now()) {
+            // The client may be gone.
+            let _ = answer.send(());
+        }
+    }
+
+    /// Returns true if the purge ends a message that was read since the last [`Self::answer_in_time`].
+    fn includes(&self, id: &MessageId) -> bool {
+        self.answer.is_some() || id.generated_at().is_some_and(|sent| sent < self.begun)
+    }
+}
+
+impl Purging {
+    /// Ends all messages that are not in garbage. Returns their number.
+    async fn run(mut self) -> Result<u64, String> {
+        let mut count = 0;
+        for _ in 0..PASSES {
+            let mut done = 0;
+            // Messages move in about this order.
+            for state in [State::Waiting, State::Retry, State::Parked, State::Backlog] {
+                done += self.cancel_all(state).await.map_err(shown)?;
+            }
+            done += self.take_all().await?;
+            done += self.end_in_flight().await.map_err(shown)?;
+            count += done;
+            if done == 0 {
+                break;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Cancels the messages in a state.
+    async fn cancel_all(&mut self, state: State) -> Result<u64, BrokerError> {
+        let service = self.service.clone();
+        let (broker, group) = (&service.gateway.process().broker, &service.options.group);
+        let (mut cursor, mut count): (Option<String>, u64) = (None, 0);
+        loop {
+            self.extent.answer_in_time();
+            let page = broker
+                .list(&self.topic, group, state, cursor.as_deref(), PAGE)
+                .await?;
+            let ids = page.items.into_iter().map(|message| message.id);
+            let ids: Vec<_> = ids.filter(|id| self.extent.includes(id)).collect();
+            let mut done = 0;
+            for ids in ids.chunks(AT_A_TIME) {
+                let cancels = ids.iter().map(|id| broker.cancel(&self.topic, id, None));
+                for outcome in join_all(cancels).await {
+                    done += u64::from(matches!(outcome?, CancelOutcome::Cancelled { .. }));
+                }
+            }
+            count += done;
+            // Cancelled messages have left the list, so the same cursor shows the messages after them.
+            if done == 0 {
+                match page.next {
+                    Some(next) => cursor = Some(next),
+                    None => return Ok(count),
+                }
+            }
+        }
+    }
+
+    /// Takes the messages that are ready, and acknowledges them. Stops at a message that the purge does not include.
+    async fn take_all(&mut self) -> Result<u64, String> {
+        let service = self.service.clone();
+        let (gateway, group) = (&service.gateway, &service.options.group);
+        let options = PullOptions {
+            max: MAX_BATCH,
+            wait: Duration::ZERO,
+            lease: Some(LEASE),
+            consumer: None,
+        };
+        let mut count = 0;
+        loop {
+            self.extent.answer_in_time();
+            let mut taken = match take(gateway, &self.topic, group, &options).await {
+                Ok(Some(taken)) => taken,
+                Ok(None) => return Ok(count),
+                Err(problem) => return Err(problem.detail().to_owned()),
+            };
+            taken.handed.delivered();
+            let claims = taken.pulled.iter();
+            let claims = claims.flat_map(|pulled| gateway.open(&pulled.token));
+            let (old, new): (Vec<_>, Vec<_>) =
+                claims.partition(|claims| self.extent.includes(&claims.id));
+            let is_last = !new.is_empty();
+            let old = old.into_iter().map(|claims| (claims, Outcome::Ack));
+            let new = new
+                .into_iter()
+                .map(|claims| (claims, Outcome::defer(Duration::ZERO)));
+            let all = old.chain(new).map(Ok).collect();
+            for ended in settle_all(gateway, all).await {
+                count += u64::from(ended.is_ok_and(|ended| ended.outcome == "acked"));
+            }
+            if is_last {
+                return Ok(count);
+            }
+        }
+    }
+
+    /// Acknowledges the messages that are in flight, with any consumer.
+    async fn end_in_flight(&mut self) -> Result<u64, BrokerError> {
+        let service = self.service.clone();
+        let (broker, group) = (&service.gateway.process().broker, &service.options.group);
+        let mut count = 0;
+        let mut shards = broker.all_shards(&self.topic);
+        while let Some((topic, shard)) = shards.next().await? {
+            let mut after = None;
+            loop {
+                self.extent.answer_in_time();
+                let held = broker
+                    .in_flight_after(&topic, shard, group, after, MAX_BATCH)
+                    .await?;
+                let Some((last, _)) = held.last() else { break };
+                after = Some(*last);
+                let held = held
+                    .into_iter()
+                    .filter_map(|(entry, id)| Some((entry, id?)));
+                let acks = held.filter(|(_, id)| self.extent.includes(id));
+                let acks: Vec<_> = acks
+                    .map(|(entry, id)| Settlement {
+                        entry,
+                        id,
+                        // It may be one, so its end is remembered.
+                        caller_id: true,
+                        max_attempts: u32::MAX,
+                        verdict: Verdict::Ack,
+                    })
+                    .collect();
+                let settled = broker.settle(&topic, shard, group, &acks).await?;
+                let acked = settled.iter().filter(|settled| **settled == Settled::Acked);
+                count += acked.count() as u64;
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// Requeues everything that is in garbage now. Returns the number of messages.
+async fn requeue_all(service: &Arc<Service>, topic: &TopicHandle) -> Result<u64, BrokerError> {
+    let (broker, group) = (&service.gateway.process().broker, &service.options.group);
+    let newest = broker.now().plus(SLACK);
+    let (mut cursor, mut count): (Option<String>, u64) = (None, 0);
+    loop {
+        let page = broker
+            .list(topic, group, State::Garbage, cursor.as_deref(), PAGE)
+            .await?;
+        let seen: Vec<_> = page
+            .items
+            .into_iter()
+            .filter_map(|message| Some((message.id, message.garbage_at?)))
+            .filter(|(_, since)| *since <= newest)
+            .collect();
+        let done = broker.requeue(topic, group, &seen).await?;
+        count += done;
+        // Requeued messages have left garbage, so the same cursor shows the messages after them.
+        if done == 0 {
+            match page.next {
+                Some(next) => cursor = Some(next),
+                None => return Ok(count),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_its_answer_a_purge_ends_only_what_was_certainly_sent_before_it() {
+        let (sender, mut answered) = oneshot::channel();
+        let (new, own) = (MessageId::generate(), "order-7".parse().unwrap());
+        let sent = new.generated_at().unwrap();
+        let mut extent = Extent {
+            begun: sent,
+            answer: Some((Instant::now() + ANSWER_AFTER, sender)),
+        };
+        extent.answer_in_time();
+        assert!(extent.includes(&new) && extent.includes(&own));
+        assert!(answered.try_recv().is_err());
+        extent.answer.as_mut().unwrap().0 = Instant::now();
+        extent.answer_in_time();
+        assert_eq!(answered.try_recv(), Ok(()));
+        assert!(!extent.includes(&new) && !extent.includes(&own));
+        extent.begun = sent.plus(Duration::from_millis(1));
+        assert!(extent.includes(&new) && !extent.includes(&own));
+    }
+}
