@@ -178,7 +178,7 @@ payload removed by the first group|copies.lua|  if n > 1 then\n    set_owed|  if
 arrival not renewed|transitions.lua|m.seq = arrive()\n    write_meta(m)|write_meta(m)
 moved not taken back|transitions.lua|count('moved:' .. at.g.name, -1)|
 meta kept at the end|transitions.lua|redis.call('HDEL', META, unpack(gone_meta))|
-the end of a survivor forgotten|ack.lua|is_caller[id] or is_survivor == 1|is_caller[id]
+the end of a survivor forgotten|ack.lua|is_caller[id] or is_survivor then|is_caller[id] then
 left not counted down by acks|ack.lua|    set_owed(id, n - 1)|
 payload removed by the first group that acknowledges|ack.lua|  if n <= 1 then|  if true then
 meta kept at acks|ack.lua|gone_meta[#gone_meta + 1] = id|
@@ -199,7 +199,7 @@ a batch is not too late|transitions.lua|lapses = math.min(lapses or math.huge, d
 a batch does not say when it expires|transitions.lua|'d', due_text(due), 'x', whole(lapses))|'d', due_text(due))
 a batch can still be merged into|transitions.lua|  unmerge_all(merging, scopes)\n  return sent|  return sent
 a batch ends the merging into another|transitions.lua|    if id == ids[i] then\n      over|    if id then\n      over
-a survivor that is no more one|copies.lua|is_survivor = is_survivor == 1,|
+a survivor that is no more one|copies.lua|is_survivor == 1, seq, cap|false, seq, cap
 no survivor of a merged id|send.lua|redis.call('HSET', INTO, item.id, id)|
 the survivor of a merged id not named|send.lua|      if survivor then\n        write()|      if false then\n        write()
 the survivor of a merged id not named by a plain topic|send_plain.lua|code == 2 and redis.call('HGET', INTO, id) or ''|''

@@ -47,7 +47,7 @@ count('acked:' .. g.name, #ids)
 for i, id in ipairs(ids) do
   local meta, key, priority, bytes, merge, is_survivor, _ = packed[i]
   if meta then
-    _, _, priority, _, _, bytes, key, merge, _, is_survivor = cmsgpack.unpack(meta)
+    _, priority, key, merge, _, _, bytes, is_survivor = metas.unpack(meta)
     if key ~= '' then
       keyed[#keyed + 1], keys[#keys + 1] = id, key
     end
@@ -58,7 +58,7 @@ for i, id in ipairs(ids) do
   end
   if n <= 1 then
     gone[#gone + 1] = id
-    if is_caller[id] or is_survivor == 1 then
+    if is_caller[id] or is_survivor then
       tombs[#tombs + 1], tombs[#tombs + 2] = score, id
     end
     if meta then

@@ -101,13 +101,13 @@ local function move_waiting()
   for i = 1, n do
     local due, priority, ttl, key, merge, exempt, _ = tonumber(dues[i]), 0, 0, '', ''
     if packed[i] then
-      _, due, priority, ttl, _, _, key, merge, exempt = cmsgpack.unpack(packed[i])
+      due, priority, key, merge, ttl, exempt = metas.unpack(packed[i])
       dues[i] = due_text(due)
     elseif #direct < #active then
-      bare[#bare + 1], bare[#bare + 2] = ids[i], cmsgpack.pack(0, due, 0, 0, 0, 0, '', '')
+      bare[#bare + 1], bare[#bare + 2] = ids[i], metas.pack(0, due, 0, 0, 0, '', '')
     end
     if #direct > 0 and (ttl ~= 0 or max_lateness or merge ~= '') then
-      local lapse = lapse_of(due, ttl)
+      local lapse = metas.lapse(due, ttl)
       if max_lateness then
         lapse = math.min(lapse, due + max_lateness)
       end

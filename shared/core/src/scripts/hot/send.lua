@@ -162,7 +162,7 @@ local function store(item, scope)
   m.due = item.due
   if item.key ~= '' or scope or item.priority ~= 0 or item.ttl ~= 0 or max_bytes then
     m.seq, m.priority, m.ttl, m.key, m.merge = arrive(), item.priority, item.ttl, item.key, item.merge
-    m.lapse = lapse_of(m.due, m.ttl)
+    m.lapse = metas.lapse(m.due, m.ttl)
     m.bytes = max_bytes and #item.record or 0
     if scope and not conf.merge and conf.max_wait then
       m.cap = now + conf.max_wait
@@ -228,7 +228,7 @@ local function store_all()
       local seq = arrive()
       waiting_as = string.format('~%012d', seq) .. id
       packed[#packed + 1], packed[#packed + 2] =
-        id, cmsgpack.pack(seq, due, priority, ttl, merge_key ~= '' and cap or 0, 0, key, merge_key)
+        id, metas.pack(seq, due, priority, ttl, merge_key ~= '' and cap or 0, key, merge_key)
       if key ~= '' and conf.key_index then
         indexed[#indexed + 1], indexed[#indexed + 2] = '0', key .. '\0' .. id
       end

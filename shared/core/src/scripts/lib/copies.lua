@@ -98,17 +98,29 @@ end
 -- Two optional values follow. The ninth lists the groups in which the message no longer expires, each between two spaces.
 -- The tenth is 1 if a later send has replaced the content: the record is not the one that the message was sent with, so
 -- its end is remembered even if Lisa made the id. A message without meta uses no feature.
-local metas = {}
-local function lapse_of(due, ttl)
+local metas, messages = {}, {}
+function metas.lapse(due, ttl)
   return ttl == 0 and math.huge or ttl > 0 and due + ttl or -ttl
+end
+function metas.pack(seq, due, priority, ttl, cap, key, merge, bytes, exempt, is_survivor)
+  local packed = cmsgpack.pack(seq, due, priority, ttl, cap, bytes or 0, key, merge)
+  if is_survivor then
+    return packed .. cmsgpack.pack(exempt, 1)
+  end
+  return exempt and exempt ~= '' and packed .. cmsgpack.pack(exempt) or packed
+end
+-- Returns the values of a meta, those first that most callers need.
+function metas.unpack(packed)
+  local seq, due, priority, ttl, cap, bytes, key, merge, exempt, is_survivor = cmsgpack.unpack(packed)
+  return due, priority, key, merge, ttl, exempt, bytes, is_survivor == 1, seq, cap
 end
 local function read_meta(id, packed)
   local m
   if packed then
-    local seq, due, priority, ttl, cap, bytes, key, merge, exempt, is_survivor = cmsgpack.unpack(packed)
+    local due, priority, key, merge, ttl, exempt, bytes, is_survivor, seq, cap = metas.unpack(packed)
     m = {
       id = id, has_meta = true, seq = seq, due = due, priority = priority, ttl = ttl, cap = cap, bytes = bytes, key = key,
-      merge = merge, exempt = exempt or '', lapse = lapse_of(due, ttl), is_survivor = is_survivor == 1,
+      merge = merge, exempt = exempt or '', lapse = metas.lapse(due, ttl), is_survivor = is_survivor,
     }
   else
     m = {
@@ -116,17 +128,17 @@ local function read_meta(id, packed)
       lapse = math.huge,
     }
   end
-  metas[id] = m
+  messages[id] = m
   return m
 end
 local function message(id)
-  return metas[id] or read_meta(id, size.meta > 0 and redis.call('HGET', META, id))
+  return messages[id] or read_meta(id, size.meta > 0 and redis.call('HGET', META, id))
 end
 local function prefetch(ids)
   if size.meta > 0 and #ids > 0 then
     local packed = redis.call('HMGET', META, unpack(ids))
     for i, id in ipairs(ids) do
-      if not metas[id] then
+      if not messages[id] then
         read_meta(id, packed[i])
       end
     end
@@ -139,12 +151,7 @@ end
 local function write_meta(m)
   m.has_meta = true
   size.meta = size.meta + 1
-  local packed = cmsgpack.pack(m.seq, m.due, m.priority, m.ttl, m.cap, m.bytes, m.key, m.merge)
-  if m.is_survivor then
-    packed = packed .. cmsgpack.pack(m.exempt, 1)
-  elseif m.exempt ~= '' then
-    packed = packed .. cmsgpack.pack(m.exempt)
-  end
+  local packed = metas.pack(m.seq, m.due, m.priority, m.ttl, m.cap, m.key, m.merge, m.bytes, m.exempt, m.is_survivor)
   redis.call('HSET', META, m.id, packed)
 end
 -- Returns the time from which a message is not worth delivering to a group.

@@ -170,9 +170,9 @@ local function emit_all(g, ids, keys)
     local due, lapses, merge, exempt, _
     if packed[i] and not tried[i] and not (keys and budget <= 0) then
       local key, ttl
-      _, due, _, ttl, _, _, key, merge, exempt = cmsgpack.unpack(packed[i])
+      due, _, key, merge, ttl, exempt = metas.unpack(packed[i])
       if ttl ~= 0 then
-        lapses = lapse_of(due, ttl)
+        lapses = metas.lapse(due, ttl)
       end
       if max_lateness then
         lapses = math.min(lapses or math.huge, due + max_lateness)
@@ -387,7 +387,7 @@ local function wait_again(m, due, states)
       set_owed(m.id, 0)
     end
   end
-  m.due, m.lapse = due, lapse_of(due, m.ttl)
+  m.due, m.lapse = due, metas.lapse(due, m.ttl)
   if m.has_meta then
     m.seq = arrive()
     write_meta(m)
