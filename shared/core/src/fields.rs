@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 
 pub use json::JsonReader;
 pub use text::TextReader;
-pub use value::{Given, Size, Value};
+pub use value::{Given, Size, Value, optional_text};
 
 /// A field before it is read.
 #[derive(Clone, Copy, Debug)]
@@ -318,6 +318,9 @@ pub fn plain(value: &Json) -> String {
 /// attributes of a field are in brackets before its name. `check` names a function for rules that need several fields.
 /// `schema = "Name"` after the name of the struct gives it an OpenAPI schema of that name (feature `openapi`), and
 /// `required = field` marks a required field. `query` describes the fields as query parameters instead.
+///
+/// `..name: Type;` after the fields includes those of another struct: they are read, checked and described as if they were
+/// declared here.
 #[macro_export]
 macro_rules! fields {
     (
@@ -356,6 +359,7 @@ macro_rules! fields {
                 $([$extra:meta])*
                 $name:ident: $type:ty $(= $default:expr $(, in $bounds:expr)?)?;
             )+
+            $(..$part:ident: $part_type:ty;)*
         }
     ) => {
         $(#[$attribute])*
@@ -367,12 +371,17 @@ macro_rules! fields {
                 $(#[$extra])*
                 pub $name: $type,
             )+
+            $(
+                #[doc = concat!("The fields of [`", stringify!($part_type), "`].")]
+                pub $part: $part_type,
+            )*
         }
 
         impl Default for $struct {
             fn default() -> Self {
                 Self {
                     $($name: $crate::fields!(@default $type $(, $default)?),)+
+                    $($part: <$part_type>::default(),)*
                 }
             }
         }
@@ -383,6 +392,7 @@ macro_rules! fields {
                     $($name: $crate::fields!(
                         @read from, $name, concat!($($doc),+) $(, $default $(, $bounds)?)?
                     ),)+
+                    $($part: <$part_type as $crate::fields::Fields>::read_fields(from),)*
                 };
                 $($check(&read, from);)?
                 read
@@ -403,4 +413,78 @@ macro_rules! fields {
     (@field $from:ident, $name:ident, $meaning:expr, $default:expr, $limits:expr) => {
         $from.read($crate::fields::Field::new(stringify!($name), $default, $meaning), $limits)
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fields! {
+        #[derive(Debug, PartialEq)]
+        struct Times, check = ordered {
+            /// The first time.
+            from: Option<u32> = None;
+            /// The last time.
+            to: Option<u32> = None, in ..=10;
+        }
+    }
+
+    fn ordered(times: &Times, from: &mut impl Reader) {
+        if times.from > times.to {
+            from.problem("from", times.from.show(), "must be before to".to_owned());
+        }
+    }
+
+    fields! {
+        #[derive(Debug, PartialEq)]
+        struct Search {
+            /// The most results.
+            limit: u32 = 7;
+            ..times: Times;
+        }
+    }
+
+    #[test]
+    fn included_fields_are_read_beside_those_of_the_struct() {
+        let json = json!({ "limit": 5, "to": 9 });
+        let mut reader = JsonReader::new(json.as_object().unwrap());
+        let read = Search::read_fields(&mut reader);
+        assert_eq!(reader.finish(), []);
+        let times = Times {
+            from: None,
+            to: Some(9),
+        };
+        assert_eq!(read, Search { limit: 5, times });
+        let pairs = ["from", "limit"].map(|name| (Cow::from(name), Cow::from("3")));
+        let mut reader = TextReader::new(&pairs);
+        let read = Search::read_fields(&mut reader);
+        // The check of the included fields runs, too.
+        assert_eq!((read.limit, read.times.from), (3, Some(3)));
+        assert_eq!(reader.finish()[0].field, "from");
+        assert_eq!(Search::default().limit, 7);
+    }
+
+    #[test]
+    fn problems_and_descriptions_name_included_fields_without_a_prefix() {
+        let json = json!({ "to": 11, "form": 1 });
+        let mut reader = JsonReader::new(json.as_object().unwrap());
+        Search::read_fields(&mut reader);
+        let [limit, unknown] = &reader.finish()[..] else {
+            panic!("two problems");
+        };
+        assert_eq!((&*limit.field, &*unknown.field), ("to", "form"));
+        assert_eq!(
+            unknown.message,
+            "unknown field, did you mean from? Known fields: limit, from, to"
+        );
+        let described = Description::all::<Search>();
+        let names: Vec<_> = described.iter().map(|field| field.name).collect();
+        assert_eq!(names, ["limit", "from", "to"]);
+        assert_eq!(described[2].allowed, "at most 10");
+        assert_eq!(described[2].meaning, "The last time.");
+    }
 }

@@ -39,7 +39,7 @@ pub struct FailedAttempt {
     pub error: String,
 }
 
-pub(super) fn as_text<S: Serializer>(at: &UnixMs, to: S) -> Result<S::Ok, S::Error> {
+fn as_text<S: Serializer>(at: &UnixMs, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(at)
 }
 

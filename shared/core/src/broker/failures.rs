@@ -1,12 +1,13 @@
 //! The newest failed attempts of a topic, which `scripts/lib/attempts.lua` appends to a bounded stream of each shard.
 
 use redis::{FromRedisValue, ParsingError, Value, from_redis_value};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
-use crate::broker::attempts::{FailedAttempt, as_text};
+use crate::broker::attempts::FailedAttempt;
 use crate::broker::reply::{Fields, command};
 use crate::broker::shards::of_each;
 use crate::broker::{Broker, BrokerError, Cursor, EntryPosition, TopicHandle};
+use crate::fields::optional_text;
 use crate::message::{EntryId, MessageId};
 use crate::names::words;
 use crate::time::UnixMs;
@@ -45,17 +46,10 @@ pub struct Failure {
     /// The consequence.
     pub then: AfterFailure,
     /// The time of the next attempt; absent if there is none.
-    #[serde(serialize_with = "as_optional_text")]
+    #[serde(serialize_with = "optional_text::serialize")]
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub next_attempt_at: Option<UnixMs>,
-}
-
-fn as_optional_text<S: Serializer>(at: &Option<UnixMs>, to: S) -> Result<S::Ok, S::Error> {
-    match at {
-        Some(at) => as_text(at, to),
-        None => to.serialize_none(),
-    }
 }
 
 impl Failure {

@@ -26,6 +26,11 @@ impl<'a> TextReader<'a> {
         }
     }
 
+    /// Returns the problems, without those of unknown names.
+    pub fn problems(self) -> Vec<FieldProblem> {
+        self.problems
+    }
+
     /// Returns the problems; a name that was not read is one. Of those, only the first 8 are reported.
     pub fn finish(mut self) -> Vec<FieldProblem> {
         let given = self.given.iter();

@@ -318,6 +318,33 @@ impl<T: Value> Value for Option<T> {
     }
 }
 
+/// Serializes an optional value as users write it, by `#[serde(with = "optional_text")]`.
+pub mod optional_text {
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer, de};
+    use serde_json::Value as Json;
+
+    use super::{Given, Value};
+
+    /// Serializes a value; `None` is null.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<T: Value, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
+        value.as_ref().map(Value::show).serialize(to)
+    }
+
+    /// Deserializes a value; null is `None`.
+    ///
+    /// # Errors
+    /// The value is not one of the type.
+    pub fn deserialize<'de, T: Value, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<T>, D::Error> {
+        let json = Json::deserialize(from)?;
+        Option::read_set(Given::Json(&json)).map_err(de::Error::custom)
+    }
+}
+
 /// A list of values of one type.
 impl<T: Value> Value for Vec<T> {
     const SECRET: bool = T::SECRET;
