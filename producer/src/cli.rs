@@ -4,7 +4,6 @@
 
 mod commands;
 mod import;
-mod options;
 mod service;
 
 use std::ffi::OsStr;
@@ -12,16 +11,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand};
+use clap::{Arg, ArgGroup, Args, CommandFactory, Parser, Subcommand};
 use lisa_core::broker::Broker;
-use lisa_core::message::{MessageId, OrderingKey};
+use lisa_core::message::{MessageId, MessageOptions, OrderingKey};
 use lisa_core::time::{InvalidTime, UnixMs, When, parse_duration};
 use lisa_core::topic::Topic;
-use lisa_service::cli::{ConfigVerb, GlobalFlags, Output, ProgramVerb};
+use lisa_service::cli::{ConfigVerb, FieldArgs, GlobalFlags, Output, ProgramVerb};
 use lisa_service::config::{Config, SinkSecrets};
 use lisa_service::role::{self, Flags, StartError};
 
-use self::options::OptionArgs;
 use crate::error::SendError;
 use crate::message_ref::MessageRef;
 use crate::producer::{Producer, ProducerOptions};
@@ -182,6 +180,7 @@ impl Target {
 
 /// A message to send.
 #[derive(Debug, Args)]
+#[command(mut_args(alias))]
 pub struct SendArgs {
     /// Topic
     topic: Topic,
@@ -192,10 +191,18 @@ pub struct SendArgs {
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    options: OptionArgs,
+    options: FieldArgs<MessageOptions>,
     /// Header of the message; may be repeated
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
+}
+
+/// Adds the alias of an option of a message.
+fn alias(argument: Arg) -> Arg {
+    match argument.get_id().as_str() {
+        "deliver_at" => argument.visible_alias("at"),
+        _ => argument,
+    }
 }
 
 /// A due time.

@@ -162,8 +162,7 @@ fn each_interface_takes_the_options_from_their_declaration() {
         ("producer/src/http/headers.rs", &["id", "key"][..]),
         ("shared/service/src/http/description.rs", &["id"]),
         ("producer/src/batch_line.rs", &["id"]),
-        // The alias `--at`.
-        ("producer/src/cli/options.rs", &["deliver_at"]),
+        ("shared/service/src/cli/field_args.rs", &[]),
     ] {
         let code = code(path);
         for option in options

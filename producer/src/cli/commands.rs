@@ -41,7 +41,7 @@ pub(super) async fn send(
         }
         (None, None) => Bytes::new(),
     };
-    let mut message = NewMessage::new(payload).options(args.options.into());
+    let mut message = NewMessage::new(payload).options(args.options.0);
     for (name, value) in &args.headers {
         message = message.header(name, value);
     }

@@ -2,6 +2,7 @@
 //! completions and man pages.
 
 mod config;
+mod field_args;
 mod flags;
 mod output;
 
@@ -13,6 +14,7 @@ use clap::{Command, Subcommand};
 use clap_complete::Shell;
 
 pub use config::ConfigVerb;
+pub use field_args::FieldArgs;
 pub use flags::GlobalFlags;
 pub use output::{Format, Output, Rows, escape, escape_lines, json_lines};
 

@@ -1,27 +1,20 @@
-//! The options of a message as arguments: `max_attempts` is `--max-attempts`.
+//! Declared fields as arguments: `max_attempts` is `--max-attempts`.
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 use lisa_core::fields::{Description, Field, Fields, Given, Limits, Reader, Value, read_within};
-use lisa_core::message::MessageOptions;
 use serde_json::Value as Json;
 
-/// The kind of an option that is a flag without a value.
+/// The kind of a field that is a flag without a value.
 const FLAG: &str = bool::KIND;
 
-/// The options of a message.
-#[derive(Debug)]
-pub(super) struct OptionArgs(MessageOptions);
+/// Arguments for each field of a struct without tables.
+#[derive(Clone, Debug)]
+pub struct FieldArgs<F>(pub F);
 
-impl From<OptionArgs> for MessageOptions {
-    fn from(args: OptionArgs) -> Self {
-        args.0
-    }
-}
-
-impl Args for OptionArgs {
+impl<F: Fields> Args for FieldArgs<F> {
     fn augment_args(command: Command) -> Command {
-        command.args(Description::all::<MessageOptions>().iter().map(argument))
+        command.args(Description::all::<F>().iter().map(argument))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -29,34 +22,35 @@ impl Args for OptionArgs {
     }
 }
 
-fn argument(option: &Description) -> Arg {
-    let mut help = option.meaning.trim_end_matches('.').to_owned();
-    if !option.allowed.is_empty() {
-        help = format!("{help} [allowed: {}]", option.allowed);
+fn argument(field: &Description) -> Arg {
+    let mut help = field.meaning.trim_end_matches('.').replace('`', "");
+    if !field.allowed.is_empty() {
+        help = format!("{help} [allowed: {}]", field.allowed);
     }
-    let argument = Arg::new(option.name).long(kebab(option.name)).help(help);
-    let argument = match option.name {
-        "deliver_at" => argument.visible_alias("at"),
-        _ => argument,
-    };
-    match option.kind {
+    let argument = Arg::new(field.name).long(kebab(field.name)).help(help);
+    let argument = match field.kind {
         FLAG => argument.action(ArgAction::SetTrue),
         // A delay of -5s is a wrong value rather than an unknown flag.
         "duration" | "integer" => argument.allow_hyphen_values(true),
         _ => argument,
-    }
-    .value_name(option.kind.replace(' ', "_").to_uppercase())
+    };
+    // The name of a field says more than that it is one of some words.
+    let value = match field.schema.get("enum") {
+        Some(_) => field.name,
+        None => field.kind,
+    };
+    argument.value_name(value.replace(' ', "_").to_uppercase())
 }
 
-impl FromArgMatches for OptionArgs {
+impl<F: Fields> FromArgMatches for FieldArgs<F> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
         let mut reader = ArgReader {
             matches,
             problems: Vec::new(),
         };
-        let options = MessageOptions::read_fields(&mut reader);
+        let fields = F::read_fields(&mut reader);
         if reader.problems.is_empty() {
-            return Ok(Self(options));
+            return Ok(Self(fields));
         }
         let problems = reader.problems.join("\n");
         Err(Error::raw(ErrorKind::ValueValidation, problems))
@@ -92,7 +86,7 @@ impl Reader for ArgReader<'_> {
     }
 
     fn table<F: Fields>(&mut self, _: &'static str) -> F {
-        unreachable!("an option is one argument")
+        unreachable!("a field is one argument")
     }
 
     fn problem(&mut self, name: &'static str, value: Json, message: String) {
