@@ -6,13 +6,12 @@ use axum::extract::{Path, State as With};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use lisa_core::fields;
-use lisa_core::fields::Reader;
 use lisa_service::http::body::read_limited;
 use lisa_service::http::{GroupPath, Problem, ProblemCode, read_fields};
 
 use super::{Api, invalid};
 use crate::operations::garbage::{UnknownVerb, Verb};
-use crate::operations::garbage_filter::{Filter, InvalidFilter};
+use crate::operations::garbage_filter::Filter;
 use crate::operations::garbage_jobs::{
     self, Counted, GarbageJob, GarbageJobs, JobError, MAX_RATE, NewJob,
 };
@@ -23,43 +22,16 @@ const MAX_BODY: usize = 4096;
 fields! {
     /// A garbage job to start. Without conditions, it takes all messages that are in garbage now.
     #[derive(Clone, Debug)]
-    struct Wanted, schema = "NewGarbageJob", required = verb, check = sound {
+    struct Wanted, schema = "NewGarbageJob", required = verb {
         /// The operation.
         verb: Option<Verb> = None;
-        /// Text in the last error, 1 to 200 characters. `#`, `*` and `…` stand for any text.
-        error: Option<String> = None;
-        /// The ordering key.
-        key: Option<String> = None;
-        /// The reason: rejected, exhausted or expired.
-        reason: Option<String> = None;
-        /// Only messages that moved to garbage at or after this time (RFC 3339).
-        from: Option<String> = None;
-        /// Only messages that moved to garbage before this time (RFC 3339).
-        to: Option<String> = None;
         /// The maximum number of messages to take.
         max: Option<u64> = None, in 1..;
         /// The maximum number of messages to take per second.
         rate: Option<u32> = None, in 1..=MAX_RATE;
         /// Counts the matching messages, and starts nothing.
         dry_run: bool = false;
-    }
-}
-
-fn sound(wanted: &Wanted, from: &mut impl Reader) {
-    if let Err(InvalidFilter { field, error }) = wanted.filter().check() {
-        from.problem(field, serde_json::Value::Null, error);
-    }
-}
-
-impl Wanted {
-    fn filter(&self) -> Filter {
-        Filter {
-            error: self.error.clone(),
-            key: self.key.clone(),
-            reason: self.reason.clone(),
-            from: self.from.clone(),
-            to: self.to.clone(),
-        }
+        ..filter: Filter;
     }
 }
 
@@ -81,7 +53,7 @@ pub(super) async fn start(
     let verb = wanted.verb.ok_or_else(|| invalid("verb", &UnknownVerb))?;
     let new = NewJob {
         verb,
-        filter: wanted.filter(),
+        filter: wanted.filter,
         max: wanted.max,
         rate: wanted.rate,
     };
@@ -129,7 +101,6 @@ pub(super) async fn stop(
 fn refused(error: JobError) -> Problem {
     match error {
         JobError::Broker(error) => error.into(),
-        JobError::Filter(error) => invalid(error.field, &error.error),
         JobError::TooMany => Problem::new(ProblemCode::Busy, error.to_string()),
         JobError::Unknown(_) => Problem::new(ProblemCode::NotFound, error.to_string()),
         JobError::Text(_) => Problem::new(ProblemCode::Internal, error.to_string()),

@@ -11,8 +11,7 @@ use lisa_core::broker::{
 use lisa_core::fields;
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::names::words;
-use lisa_core::state::{GarbageReason, State};
-use lisa_core::time::UnixMs;
+use lisa_core::state::State;
 use lisa_core::topic::{Topic, TopicSettings};
 use lisa_service::http::{KEY_OF_MESSAGE, MessagePath, Problem, Query, TopicPath};
 use serde::Serialize;
@@ -92,26 +91,17 @@ pub(super) async fn show(
 fields! {
     #[derive(Clone, Debug)]
     pub(super) struct PageQuery, query {
-        /// Instead of `state` and `group`: all messages of this ordering key, each in its state in the first group that still has it; the topic needs key_index. With `state=garbage`: only messages of this key; the topic needs no index.
-        key: Option<OrderingKey> = None;
         /// The state. Default: `waiting`.
         state: Option<State> = None;
         /// The group; required if the topic has several, except for waiting messages.
         group: Option<String> = None;
-        /// With `state=garbage`: only messages with this text in their last error, 1 to 200 characters; `#`, `*` and `…` stand for any text. With `error`, `reason` or `key`, each page examines up to 5,000 messages, so it may be short or empty and still have a `next`.
-        error: Option<String> = None;
-        /// With `state=garbage`: only messages with this reason.
-        reason: Option<GarbageReason> = None;
-        /// Only messages whose time is at or after this one: the due time of waiting messages, the next attempt of those in retry, and the time at which others went to garbage.
-        from: Option<UnixMs> = None;
-        /// Only messages whose time is before this one.
-        to: Option<UnixMs> = None;
-        /// The order by that time within each shard. Like `from` and `to`, only for waiting, retry and garbage.
+        /// The order by time within each shard: the due time of waiting messages, the next attempt of those in retry, the move of those in garbage. Like `from` and `to`, only for these states.
         order: Order = Order::Oldest;
         /// Messages per page.
         limit: usize = 100, in 1..=1000;
         /// `next` of the previous page, with the same other parameters. A page of waiting, retry or garbage continues after the last message, even if other messages have moved in the meantime.
         cursor: Option<String> = None;
+        ..filter: Filter;
     }
 }
 
@@ -126,36 +116,25 @@ words!(
 );
 
 impl PageQuery {
-    /// Returns the range of times to list.
-    fn range(&self) -> TimeRange {
-        TimeRange {
-            from: self.from,
-            to: self.to,
-            newest_first: self.order == Order::Newest,
+    /// Returns the filter of garbage, if there is one.
+    fn garbage_filter(&self) -> Result<Option<&Filter>, Problem> {
+        let is_garbage = self.state == Some(State::Garbage);
+        match self.filter.only_for_garbage() {
+            Some(field) if !is_garbage => Err(invalid(field, &"is only for state=garbage")),
+            _ => Ok((is_garbage && self.filter.examines()).then_some(&self.filter)),
         }
     }
 
-    /// Returns the filter of garbage, if there is one.
-    fn garbage_filter(&self) -> Result<Option<Filter>, Problem> {
-        let is_garbage = self.state == Some(State::Garbage);
-        let (has_error, has_reason) = (self.error.is_some(), self.reason.is_some());
-        for (field, is_set) in [("error", has_error), ("reason", has_reason)] {
-            if is_set && !is_garbage {
-                return Err(invalid(field, &"is only for state=garbage"));
-            }
-        }
-        let has_filter = has_error || has_reason || self.key.is_some();
-        Ok((is_garbage && has_filter).then(|| Filter {
-            error: self.error.clone(),
-            key: self.key.as_ref().map(|key| key.as_str().to_owned()),
-            reason: self.reason.map(|reason| reason.as_str().to_owned()),
-            from: self.from.map(|from| from.to_string()),
-            to: self.to.map(|to| to.to_string()),
-        }))
+    fn is_newest_first(&self) -> bool {
+        self.order == Order::Newest
     }
 }
 
 /// Lists messages of one state, or of one ordering key, a page at a time. Garbage can be filtered.
+///
+/// `key` without `state` and `group` lists all messages of the key, each in its state in the first group that still has it; the
+/// topic needs key_index. With `state=garbage`, it needs no index. A page of garbage with `error`, `reason` or `key` examines up to
+/// 5,000 messages, so it may be short or empty and still have a `next`.
 #[utoipa::path(get, operation_id = "list_messages", path = "/v1/topics/{topic}/messages", tag = "messages", params(TopicPath, PageQuery),
     responses((status = 200, description = "A page of messages; `next` is null on the last page", body = MessagePage), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn messages(
@@ -164,17 +143,11 @@ pub(super) async fn messages(
     Query(query): Query<PageQuery>,
 ) -> Result<Json<MessagePage>, Problem> {
     let topic = api.topic(&path.topic).await?;
-    let (range, limit) = (query.range(), query.limit);
-    if range
-        .from
-        .is_some_and(|from| range.to.is_some_and(|to| from >= to))
-    {
-        return Err(invalid("from", &"must be before to"));
-    }
     if let Some(filter) = query.garbage_filter()? {
-        return search_garbage(&api, &topic, &query, &filter).await;
+        return search_garbage(&api, &topic, &query, filter).await;
     }
-    if let Some(key) = &query.key {
+    let range = query.filter.range(query.is_newest_first());
+    if let Some(key) = &query.filter.key {
         if query.state.is_some() || query.group.is_some() {
             let error = "cannot be combined with state or group, except with state=garbage";
             return Err(invalid("key", &error));
@@ -190,11 +163,11 @@ pub(super) async fn messages(
     if !range.fits(state) {
         return Err(invalid("state", &UNTIMED));
     }
+    let (cursor, limit) = (query.cursor.as_deref(), query.limit);
     let page = api
         .broker
-        .list_within(&topic, group, state, range, query.cursor.as_deref(), limit)
-        .await;
-    let page = page?;
+        .list_within(&topic, group, state, range, cursor, limit)
+        .await?;
     Ok(Json(MessagePage::new(&topic, group, page)))
 }
 
@@ -205,10 +178,9 @@ async fn search_garbage(
     filter: &Filter,
 ) -> Result<Json<MessagePage>, Problem> {
     let group = choose_group::choose(topic, query.group.as_deref()).map_err(wrong_group)?;
-    let conditions = filter.conditions();
     let search = Search {
-        conditions: conditions.map_err(|error| invalid(error.field, &error.error))?,
-        newest_first: query.order == Order::Newest,
+        filter,
+        newest_first: query.is_newest_first(),
         cursor: query.cursor.as_deref(),
         limit: query.limit,
     };

@@ -9,14 +9,15 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use lisa_core::broker::EntryPosition;
 use lisa_core::message::{MessageId, OrderingKey};
-use lisa_core::state::{GarbageReason, State};
+use lisa_core::state::State;
 use lisa_core::time::{UnixMs, parse_duration};
 use lisa_core::topic::{Group, Topic};
 use lisa_producer::cli::MessageVerb;
-use lisa_service::cli::{ConfigVerb, GlobalFlags, ProgramVerb};
+use lisa_service::cli::{ConfigVerb, FieldArgs, GlobalFlags, ProgramVerb};
 
 use crate::cli::manager_flags::ManagerFlags;
 use crate::cli::manager_url::ManagerUrl;
+use crate::operations::garbage_filter::Filter;
 
 /// Move due messages to their streams, reclaim expired leases, clean up, and serve operators
 ///
@@ -343,8 +344,15 @@ pub(crate) struct ListArgs {
     /// List all messages of this ordering key instead; the topic needs key_index
     #[arg(long, conflicts_with_all = ["state", "group", "from", "to", "newest"])]
     pub(crate) key: Option<OrderingKey>,
-    #[command(flatten)]
-    pub(crate) times: TimeArgs,
+    /// List only messages whose time, as the list shows it, is at or after this one, such as 2026-11-21T09:30:00Z
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: Option<UnixMs>,
+    /// List only messages whose time is before this one
+    #[arg(long, value_name = "TIME")]
+    pub(crate) to: Option<UnixMs>,
+    /// List the newest first, within each shard
+    #[arg(long)]
+    pub(crate) newest: bool,
     #[command(flatten)]
     pub(crate) page: PageArgs,
 }
@@ -387,20 +395,6 @@ pub(crate) struct DoctorArgs {
     /// Do not ask for confirmation
     #[arg(long, requires = "repair")]
     pub(crate) yes: bool,
-}
-
-/// The times of the messages to list, and their order.
-#[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct TimeArgs {
-    /// List only messages whose time, as the list shows it, is at or after this one, such as 2026-11-21T09:30:00Z
-    #[arg(long, value_name = "TIME")]
-    pub(crate) from: Option<UnixMs>,
-    /// List only messages whose time is before this one
-    #[arg(long, value_name = "TIME")]
-    pub(crate) to: Option<UnixMs>,
-    /// List the newest first, within each shard
-    #[arg(long)]
-    pub(crate) newest: bool,
 }
 
 /// A page of a list.
@@ -518,9 +512,10 @@ pub(crate) struct GarbageListArgs {
     #[arg(long)]
     pub(crate) group: Option<Group>,
     #[command(flatten)]
-    pub(crate) filter: FilterArgs,
-    #[command(flatten)]
-    pub(crate) times: TimeArgs,
+    pub(crate) filter: FieldArgs<Filter>,
+    /// List the newest first, within each shard
+    #[arg(long)]
+    pub(crate) newest: bool,
     #[command(flatten)]
     pub(crate) page: PageArgs,
 }
@@ -549,31 +544,11 @@ pub(crate) struct SweepArgs {
     pub(crate) job: JobArgs,
 }
 
-/// A filter of messages in garbage.
-#[derive(Debug, Args)]
-pub(crate) struct FilterArgs {
-    /// Select messages by text in their last error; #, * and … stand for any text
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) error: Option<String>,
-    /// Select messages by ordering key
-    #[arg(long)]
-    pub(crate) key: Option<OrderingKey>,
-    /// Select messages by reason: rejected, exhausted or expired
-    #[arg(long)]
-    pub(crate) reason: Option<GarbageReason>,
-}
-
 /// The filter and the limits of a garbage job, which a running manager works on.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
     #[command(flatten)]
-    pub(crate) filter: FilterArgs,
-    /// Select messages that moved to garbage at this time or later, such as 2026-11-21T09:30:00Z
-    #[arg(long, value_name = "TIME")]
-    pub(crate) from: Option<UnixMs>,
-    /// Select messages that moved to garbage before this time
-    #[arg(long, value_name = "TIME")]
-    pub(crate) to: Option<UnixMs>,
+    pub(crate) filter: FieldArgs<Filter>,
     /// Largest number of messages
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max: Option<u64>,

@@ -30,8 +30,8 @@ use lisa_service::cli::{Output, Rows, escape_lines, prompt, remark};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::cli::args::SweepArgs;
 use crate::cli::args::{GarbageListArgs, KeysArgs, ListArgs, MessageArgs, PageArgs, PauseArgs};
-use crate::cli::args::{SweepArgs, TimeArgs};
 use crate::cli::client::{Call, Client};
 use crate::cli::error::CliError;
 use crate::operations::choose_group::among;
@@ -195,7 +195,9 @@ pub(crate) async fn list(
     let call = client.get(&["topics", args.topic.as_str(), "messages"]);
     let call = call.query("state", args.state);
     let call = call.query("group", args.group.as_ref());
-    let call = args.times.of(call.query("key", args.key.as_ref()));
+    let call = call.query("key", args.key.as_ref());
+    let call = call.query("from", args.from).query("to", args.to);
+    let call = call.query("order", args.newest.then_some("newest"));
     show_page(&args.page.of(call).answer().await?, output)
 }
 
@@ -205,21 +207,13 @@ pub(crate) async fn list_garbage(
     args: &GarbageListArgs,
     output: &Output,
 ) -> Result<(), CliError> {
-    let filter = &args.filter;
     let call = client.get(&["topics", args.topic.as_str(), "messages"]);
     let call = call.query("state", Some(State::Garbage));
     let call = call.query("group", args.group.as_ref());
-    let call = call.query("error", filter.error.as_ref());
-    let call = call.query("key", filter.key.as_ref());
-    let call = args.times.of(call.query("reason", filter.reason));
+    let call = call.query("order", args.newest.then_some("newest"));
+    let conditions = args.filter.0.texts();
+    let call = conditions.fold(call, |call, (name, text)| call.query(name, Some(text)));
     show_page(&args.page.of(call).answer().await?, output)
-}
-
-impl TimeArgs {
-    fn of<'c>(&self, call: Call<'c>) -> Call<'c> {
-        let call = call.query("from", self.from).query("to", self.to);
-        call.query("order", self.newest.then_some("newest"))
-    }
 }
 
 impl PageArgs {

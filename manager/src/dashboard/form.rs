@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use axum::body::Body;
+use lisa_core::fields::{self, TextReader};
 use lisa_service::http::Problem;
 use lisa_service::http::body::{BodyLimits, read_limited};
 
@@ -47,6 +48,20 @@ impl Fields {
     /// Returns a field that is not empty.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
+    }
+
+    /// Reads declared fields. Ignores others.
+    pub(super) fn read_as<F: fields::Fields>(&self) -> Result<F, Failure> {
+        let given = self.0.iter();
+        let given: Vec<_> = given
+            .map(|(name, text)| (name.into(), text.into()))
+            .collect();
+        let mut reader = TextReader::new(&given);
+        let read = F::read_fields(&mut reader);
+        match reader.problems() {
+            problems if problems.is_empty() => Ok(read),
+            problems => Err(Problem::from(problems).into()),
+        }
     }
 
     /// Forgets a field.

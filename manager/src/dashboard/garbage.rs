@@ -13,9 +13,7 @@ use super::Dashboard;
 use super::actions::{Ask, check_typed};
 use super::cache::Reading;
 use super::form::{Fields, PLAIN};
-use super::garbage_filter::{
-    ROWS, conditions_of, filter_form, filter_of, options_of, page_of, query_of,
-};
+use super::garbage_filter::{ROWS, confirmed, filter_form, options_of, page_of, query_of};
 use super::messages::table;
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{
@@ -27,6 +25,7 @@ use crate::operations::audit;
 use crate::operations::choose_group::choose;
 use crate::operations::error_groups::{ErrorGroups, error_groups};
 use crate::operations::garbage::{Selection, Verb, sweep as sweep_all};
+use crate::operations::garbage_filter::Filter;
 use crate::operations::garbage_jobs::{self, JobError, MAX_RATE, NewJob};
 use crate::operations::newest_counts::NewestCounts;
 
@@ -85,7 +84,7 @@ pub(super) async fn of_topic(
     let first = topic.groups().first().map(|group| group.as_str());
     let group = choose(&topic, fields.text("group").or(first))?;
     let cursor = fields.text("cursor");
-    let filter = filter_of(&fields)?;
+    let filter: Filter = fields.read_as()?;
     let list = page_of(&dashboard, &topic, group, &filter, cursor).await?;
     let reading = dashboard.stats_of(&topic).await;
     let total = reading
@@ -166,7 +165,7 @@ pub(super) async fn of_topic(
     let actions = html! {
         @if !list.messages.is_empty() {
             @let which = if filter.is_empty() { "all" } else { "all that match" };
-            @let at = |verb| format!("{}{}", at(verb), filtered.replacen('&', "?", 1));
+            @let at = |verb| at_filter(&at(verb), &filter);
             (confirm_link(&context, Scope::Operate, &format!("Requeue {which}"), at("requeue"), false))
             (confirm_link(&context, Scope::Operate, &format!("Purge {which}"), at("purge"), true))
         }
@@ -201,8 +200,9 @@ fn groups_of_errors(context: &Context, requeue: &str, reading: &Reading<ErrorGro
                 td.n data-label="Messages" { (grouped(error.count)) }
                 td data-label="First" { (relative_text(&error.first, context.now)) }
                 td data-label="Last" { (relative_text(&error.last, context.now)) }
-                td.buttons data-label="Actions" { @if has_text(&error.error) {
-                    (confirm_link(context, Scope::Operate, "Requeue", format!("{requeue}?reason={}&error={}", error.reason, part(&error.error)), false))
+                td.buttons data-label="Actions" { @if let Ok(pattern) = error.error.parse() {
+                    @let filter = Filter { error: Some(pattern), reason: Some(error.reason), ..Filter::default() };
+                    (confirm_link(context, Scope::Operate, "Requeue", at_filter(requeue, &filter), false))
                 } }
             } } }
         } }
@@ -211,14 +211,14 @@ fn groups_of_errors(context: &Context, requeue: &str, reading: &Reading<ErrorGro
     } }
 }
 
-/// Returns true if an error has text beside wildcards, so that it can be a filter.
-fn has_text(error: &str) -> bool {
-    error.chars().any(|c| !matches!(c, '#' | '*' | '…'))
+/// Returns a path with a filter as its query.
+fn at_filter(path: &str, filter: &Filter) -> String {
+    path.to_owned() + &query_of(filter).replacen('&', "?", 1)
 }
 
 /// Reads the job that a form or a link asks for; `None` if it is about all garbage.
 fn job_of(fields: &Fields, verb: Verb) -> Result<Option<NewJob>, Failure> {
-    let filter = filter_of(fields)?;
+    let filter: Filter = fields.read_as()?;
     let rate = fields.text("rate").map(rate_of).transpose()?;
     if filter.is_empty() && rate.is_none() {
         return Ok(None);
@@ -323,12 +323,7 @@ pub(super) async fn ask(
     let typed = (verb == Verb::Purge).then_some(name);
     let filter = job.as_ref().map(|job| &job.filter);
     let inputs = html! {
-        @if let Some(filter) = filter {
-            @if let Some(error) = &filter.error { p { "Only messages whose last error matches" } p.mono { (visible(error)) } }
-            @if let Some(key) = &filter.key { p { "Only messages with the ordering key" } p.mono { (visible(key)) } }
-            @if let Some(reason) = &filter.reason { p { "Only messages that were " (visible(reason)) } }
-            @for (name, value) in conditions_of(filter) { input type="hidden" name=(name) value=(value); }
-        }
+        @if let Some(filter) = filter { (confirmed(filter)) }
         label for="rate" { "Messages per second, as a job in the background" @if filter.is_none() { " (empty: all at once)" } @else { " (empty: no limit)" } }
         input #rate name="rate" inputmode="numeric" autocomplete="off" placeholder="50";
     };

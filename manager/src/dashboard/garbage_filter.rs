@@ -1,14 +1,15 @@
 //! The filter of the garbage page: its form, its place in links and commands, and the messages that match.
 
+use std::collections::HashMap;
+
 use lisa_core::broker::{TimeRange, TopicHandle};
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::topic::Group;
 use maud::{Markup, html};
 
 use super::Dashboard;
-use super::form::Fields;
 use super::page::{Context, Failure};
-use super::text::part;
+use super::text::{part, visible};
 use crate::operations::garbage_filter::{Filter, LONGEST_ERROR};
 use crate::operations::garbage_search::{self, Search};
 use crate::operations::messages::MessagePage;
@@ -34,9 +35,8 @@ pub(super) async fn page_of(
         let page = dashboard.read(list).await?;
         return Ok(MessagePage::new(topic, Some(group), page));
     }
-    let conditions = filter.conditions();
     let search = Search {
-        conditions: conditions.map_err(|error| Failure::invalid(error.field, &error.error))?,
+        filter,
         newest_first: true,
         cursor,
         limit: ROWS,
@@ -56,55 +56,68 @@ pub(super) fn filter_form(
     html! {
         form.filters action=(path) {
             input type="hidden" name="group" value=(group);
-            label { span { "Error" } input name="error" value=(filter.error.as_deref().unwrap_or_default()) maxlength=(LONGEST_ERROR) placeholder="part of the text, * for any" spellcheck="false"; }
-            label { span { "Ordering key" } input name="key" value=(filter.key.as_deref().unwrap_or_default()) maxlength="256" spellcheck="false"; }
-            label { span { "Reason" } select name="reason" {
-                option value="" { "any" }
-                @for reason in GarbageReason::ALL { option value=(reason.as_str()) selected[filter.reason.as_deref() == Some(reason.as_str())] { (reason.as_str()) } }
-            } }
+            (inputs(filter))
             button { "Filter" }
             @if !filter.is_empty() { a href=(format!("{path}?group={group}")) { "Show all" } }
         }
     }
 }
 
-/// Reads a filter from a form or a link.
-pub(super) fn filter_of(fields: &Fields) -> Result<Filter, Failure> {
-    let text = |name| fields.text(name).map(str::to_owned);
-    let filter = Filter {
-        error: text("error"),
-        key: text("key"),
-        reason: text("reason"),
-        ..Filter::default()
-    };
-    let checked = filter.check();
-    checked.map_err(|error| Failure::invalid(error.field, &error.error))?;
-    Ok(filter)
+/// The inputs of the form: one for each condition.
+fn inputs(filter: &Filter) -> Markup {
+    let texts: HashMap<_, _> = filter.texts().collect();
+    let text = |name| texts.get(name).map_or("", String::as_str);
+    html! {
+        label { span { "Error" } input name="error" value=(text("error")) maxlength=(LONGEST_ERROR) placeholder="part of the text, * for any" spellcheck="false"; }
+        label { span { "Ordering key" } input name="key" value=(text("key")) maxlength="256" spellcheck="false"; }
+        label { span { "Reason" } select name="reason" {
+            option value="" { "any" }
+            @for reason in GarbageReason::ALL { option value=(reason.as_str()) selected[filter.reason == Some(*reason)] { (reason.as_str()) } }
+        } }
+        label { span { "From" } input name="from" value=(text("from")) placeholder="2026-11-21T09:30:00Z" spellcheck="false"; }
+        label { span { "To" } input name="to" value=(text("to")) placeholder="2026-11-21T10:30:00Z" spellcheck="false"; }
+    }
 }
 
-/// Returns the conditions of a filter of the page by their names, which are those of fields, parameters and options.
-pub(super) fn conditions_of(filter: &Filter) -> impl Iterator<Item = (&'static str, &str)> {
-    let conditions = [
-        ("error", &filter.error),
-        ("key", &filter.key),
-        ("reason", &filter.reason),
-    ];
-    let conditions = conditions.into_iter();
-    conditions.filter_map(|(name, value)| Some((name, value.as_deref()?)))
+/// The conditions in a form that asks for confirmation: shown, and hidden to be sent again.
+pub(super) fn confirmed(filter: &Filter) -> Markup {
+    html! {
+        @if !filter.is_empty() { p { "Only messages that match:" } }
+        @for (name, text) in filter.texts() {
+            p.mono { (name) ": " (visible(&text)) }
+            input type="hidden" name=(name) value=(text);
+        }
+    }
 }
 
 /// Returns a filter as the end of a query.
 pub(super) fn query_of(filter: &Filter) -> String {
-    let conditions = conditions_of(filter);
-    conditions
-        .map(|(name, value)| format!("&{name}={}", part(value)))
+    let texts = filter.texts();
+    texts
+        .map(|(name, text)| format!("&{name}={}", part(&text)))
         .collect()
 }
 
 /// Returns a filter as options of a command.
 pub(super) fn options_of(filter: &Filter) -> Vec<String> {
-    let conditions = conditions_of(filter);
-    conditions
-        .map(|(name, value)| format!("--{name}={value}"))
+    let texts = filter.texts();
+    texts
+        .map(|(name, text)| format!("--{}={text}", name.replace('_', "-")))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use lisa_core::fields::Description;
+
+    use super::*;
+
+    #[test]
+    fn each_condition_has_an_input() {
+        let inputs = inputs(&Filter::default()).into_string();
+        for field in Description::all::<Filter>() {
+            let name = format!(" name=\"{}\"", field.name);
+            assert_eq!(inputs.matches(&name).count(), 1, "{name}: {inputs}");
+        }
+    }
 }

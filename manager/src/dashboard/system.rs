@@ -84,12 +84,12 @@ pub(super) async fn show(
             div #garbage-jobs .table-box data-live { @match &garbage {
                 Ok(jobs) => { table.rows {
                     caption.hidden { "Garbage jobs" }
-                    thead { tr { th scope="col" { "Began" } th scope="col" { "Job" } th scope="col" { "Group" } th scope="col" { "Error" } th.n scope="col" { "Done" } th scope="col" { "State" } th scope="col" { "Actions" } } }
+                    thead { tr { th scope="col" { "Began" } th scope="col" { "Job" } th scope="col" { "Group" } th scope="col" { "Filter" } th.n scope="col" { "Done" } th scope="col" { "State" } th scope="col" { "Actions" } } }
                     tbody { @for job in jobs.iter().take(JOBS) { tr {
                         th scope="row" data-label="Began" { (relative_text(&job.began_at, context.now)) }
                         td data-label="Job" { (job.verb) }
                         td data-label="Group" { a href=(context.link(format!("/topics/{}/garbage?group={}", job.topic, job.group))) { (job.topic) "/" (job.group) } }
-                        td.error data-label="Error" { (visible(job.filter.error.as_deref().unwrap_or("any"))) }
+                        td.error data-label="Filter" { @if job.filter.is_empty() { "any" } @else { (visible(&job.filter.summary())) } }
                         td.n data-label="Done" { (grouped(job.done)) " of " (grouped(job.expected)) }
                         td data-label="State" { (job.state.as_str()) @if let Some(error) = &job.error { ": " (visible(error)) } }
                         td.buttons data-label="Actions" { @if job.state.is_open() { (post_button(&context, Scope::Operate, "Stop", format!("/system/garbage-jobs/{}/stop", job.id))) } }

@@ -1,87 +1,65 @@
 //! The filter of a garbage job or a search: the messages in garbage that it takes.
 
+use std::fmt;
+use std::str::FromStr;
+
+use lisa_core::broker::TimeRange;
+use lisa_core::fields::{Description, Reader, Value as _, optional_text, plain};
 use lisa_core::message::OrderingKey;
 use lisa_core::state::GarbageReason;
 use lisa_core::time::UnixMs;
+use lisa_core::{fields, text_value};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-/// The longest error text of a filter, in characters.
+/// The longest error pattern, in characters.
 pub(crate) const LONGEST_ERROR: usize = 200;
 
-/// The messages in garbage to take: those that match all conditions.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = GarbageFilter)]
-pub(crate) struct Filter {
-    /// Text in the last error. `#`, `*` and `…` stand for any text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) error: Option<String>,
-    /// The ordering key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) key: Option<String>,
-    /// The reason: rejected, exhausted or expired.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<GarbageReason>)]
-    pub(crate) reason: Option<String>,
-    /// The earliest time at which they moved to garbage, in RFC 3339.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) from: Option<String>,
-    /// The end of the times at which they moved to garbage, in RFC 3339: they moved before it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) to: Option<String>,
+fields! {
+    /// The messages in garbage to take: those that match all conditions.
+    #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub(crate) struct Filter, schema = "GarbageFilter", check = ordered {
+        /// Only messages in garbage with this text in their last error, 1 to 200 characters; `#`, `*` and `…` stand for any text.
+        [serde(with = "optional_text", skip_serializing_if = "Option::is_none")]
+        error: Option<ErrorPattern> = None;
+        /// Only messages of this ordering key.
+        [serde(skip_serializing_if = "Option::is_none")]
+        key: Option<OrderingKey> = None;
+        /// Only messages in garbage with this reason.
+        [serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<GarbageReason> = None;
+        /// Only messages with a time at or after this one, such as 2026-11-21T09:30:00Z. In garbage, it is the time of the move there.
+        [serde(with = "optional_text", skip_serializing_if = "Option::is_none")]
+        from: Option<UnixMs> = None;
+        /// Only messages with a time before this one.
+        [serde(with = "optional_text", skip_serializing_if = "Option::is_none")]
+        to: Option<UnixMs> = None;
+    }
 }
 
-/// A filter that was checked.
-pub(crate) struct Conditions {
-    error: Option<Vec<String>>,
-    pub(super) key: Option<OrderingKey>,
-    reason: Option<GarbageReason>,
-    pub(super) from: UnixMs,
-    /// The last time that is taken: one less than that of the filter, which is the end as in lists.
-    pub(super) until: UnixMs,
+fn ordered(filter: &Filter, reader: &mut impl Reader) {
+    if let (Some(from), Some(to)) = (filter.from, filter.to)
+        && from >= to
+    {
+        let message = format!("must be before {}", reader.spell("to"));
+        reader.problem("from", from.show(), message);
+    }
 }
 
 impl Filter {
-    /// Checks the filter, and returns its conditions.
-    ///
-    /// # Errors
-    /// [`InvalidFilter`].
-    pub(crate) fn conditions(&self) -> Result<Conditions, InvalidFilter> {
-        let invalid = |field, error: &dyn std::fmt::Display| InvalidFilter {
-            field,
-            error: error.to_string(),
-        };
-        let time = |field, text: &Option<String>, default: UnixMs| match text {
-            Some(text) => text.parse().map_err(|error| invalid(field, &error)),
-            None => Ok(default),
-        };
-        let error = self.error.as_deref().map(|error| {
-            if error.chars().count() > LONGEST_ERROR {
-                let why = format!("must be 1 to {LONGEST_ERROR} characters");
-                return Err(invalid("error", &why));
-            }
-            let parts = error.split(['#', '*', '…']).filter(|part| !part.is_empty());
-            let parts: Vec<String> = parts.map(str::to_owned).collect();
-            if parts.is_empty() {
-                return Err(invalid("error", &"needs text beside wildcards"));
-            }
-            Ok(parts)
-        });
-        let to = time("to", &self.to, UnixMs::new(1 << 53))?;
-        let from = time("from", &self.from, UnixMs::default())?;
-        if from >= to {
-            return Err(invalid("from", &"must be before to"));
-        }
-        let key = self.key.as_deref().map(str::parse).transpose();
-        let reason = self.reason.as_deref().map(str::parse).transpose();
-        Ok(Conditions {
-            error: error.transpose()?,
-            key: key.map_err(|error| invalid("key", &error))?,
-            reason: reason.map_err(|error| invalid("reason", &error))?,
-            from,
-            until: UnixMs::new(to.get().saturating_sub(1)),
-        })
+    /// Returns the conditions by name, as links, options and the audit log spell them.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
+        let json = serde_json::to_value(self).expect("a filter is JSON");
+        let fields = Description::all::<Self>().into_iter();
+        fields.filter_map(move |field| Some((field.name, plain(json.get(field.name)?))))
+    }
+
+    /// Returns the conditions as one text, the longest last: the audit log shortens texts. Empty without conditions.
+    pub(crate) fn summary(&self) -> String {
+        let texts = self.texts().map(|(name, text)| format!("{name} {text}"));
+        let mut texts: Vec<_> = texts.collect();
+        texts.sort_by_key(String::len);
+        texts.join(", ")
     }
 
     /// Returns true if it has no conditions.
@@ -89,17 +67,50 @@ impl Filter {
         *self == Self::default()
     }
 
-    /// Checks the filter.
-    ///
-    /// # Errors
-    /// [`InvalidFilter`].
-    pub(crate) fn check(&self) -> Result<(), InvalidFilter> {
-        self.conditions().map(|_| ())
+    /// Returns true if messages must be examined one by one: if it has conditions on more than their time.
+    pub(crate) fn examines(&self) -> bool {
+        let (from, to) = (None, None);
+        let rest = Self {
+            from,
+            to,
+            ..self.clone()
+        };
+        !rest.is_empty()
     }
-}
 
-impl Conditions {
-    /// Returns true if a message matches. It has no `reason` and `error` if they cannot be read.
+    /// Returns a condition that is only for garbage. Messages of all states have a key and a time.
+    pub(crate) fn only_for_garbage(&self) -> Option<&'static str> {
+        let mut rest = Self {
+            key: None,
+            from: None,
+            to: None,
+            ..self.clone()
+        }
+        .texts();
+        rest.next().map(|(name, _)| name)
+    }
+
+    /// Returns the range of times to list.
+    pub(crate) fn range(&self, newest_first: bool) -> TimeRange {
+        TimeRange {
+            from: self.from,
+            to: self.to,
+            newest_first,
+        }
+    }
+
+    /// Returns the first time that it takes.
+    pub(super) fn first(&self) -> UnixMs {
+        self.from.unwrap_or_default()
+    }
+
+    /// Returns the last time that it takes: one less than `to`, which is the end as in lists.
+    pub(super) fn last(&self) -> UnixMs {
+        let end = self.to.map_or(1 << 53, UnixMs::get);
+        UnixMs::new(end.saturating_sub(1))
+    }
+
+    /// Returns true if a message matches, whatever its time. It has no `reason` and `error` if they cannot be read.
     pub(super) fn matches(
         &self,
         reason: Option<GarbageReason>,
@@ -113,42 +124,70 @@ impl Conditions {
             // Only a filter without conditions on the reason takes it.
             return self.error.is_none() && self.reason.is_none();
         };
-        if self.reason.is_some_and(|wanted| wanted != reason) {
-            return false;
-        }
-        let mut rest = error.unwrap_or_default();
-        self.error.iter().flatten().all(|part| {
-            let found = rest.find(part.as_str());
-            if let Some(at) = found {
-                rest = &rest[at + part.len()..];
+        let error = error.unwrap_or_default();
+        self.reason.is_none_or(|wanted| wanted == reason) && { self.error.as_ref() }
+            .is_none_or(|pattern| pattern.matches(error))
+    }
+}
+
+/// A text to find in an error: `#`, `*` and `…` stand for any text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ErrorPattern(String);
+
+impl ErrorPattern {
+    /// Returns the texts that must occur in this order.
+    fn parts(&self) -> impl Iterator<Item = &str> {
+        let parts = self.0.split(['#', '*', '…']);
+        parts.filter(|part| !part.is_empty())
+    }
+
+    fn matches(&self, mut error: &str) -> bool {
+        self.parts().all(|part| match error.split_once(part) {
+            Some((_, rest)) => {
+                error = rest;
+                true
             }
-            found.is_some()
+            None => false,
         })
     }
 }
 
-/// A condition of a filter that cannot be used.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {error}")]
-pub(crate) struct InvalidFilter {
-    pub(crate) field: &'static str,
-    pub(crate) error: String,
+impl FromStr for ErrorPattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.chars().count() > LONGEST_ERROR {
+            return Err(format!("must be 1 to {LONGEST_ERROR} characters"));
+        }
+        let pattern = Self(text.to_owned());
+        if pattern.parts().next().is_none() {
+            return Err("needs text beside wildcards".to_owned());
+        }
+        Ok(pattern)
+    }
 }
+
+impl fmt::Display for ErrorPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+text_value!(ErrorPattern, "text", "";);
 
 #[cfg(test)]
 mod tests {
+    use lisa_core::fields::{Fields, JsonReader};
+    use serde_json::json;
+
     use super::*;
 
     fn matches(error: &str, found: &str) -> bool {
         let filter = Filter {
-            error: Some(error.to_owned()),
+            error: Some(error.parse().unwrap()),
             ..Filter::default()
         };
-        let reason = Some(GarbageReason::Exhausted);
-        filter
-            .conditions()
-            .unwrap()
-            .matches(reason, Some(found), None)
+        filter.matches(Some(GarbageReason::Exhausted), Some(found), None)
     }
 
     #[test]
@@ -170,13 +209,12 @@ mod tests {
     #[test]
     fn a_key_matches_only_as_a_whole() {
         let filter = Filter {
-            key: Some("customer-7".to_owned()),
+            key: Some("customer-7".parse().unwrap()),
             ..Filter::default()
         };
-        let conditions = filter.conditions().unwrap();
         let matches = |key: Option<&str>| {
             let key = key.map(|key| key.parse().unwrap());
-            conditions.matches(None, None, key.as_ref())
+            filter.matches(None, None, key.as_ref())
         };
         assert!(matches(Some("customer-7")));
         for other in [None, Some("customer-70"), Some("Customer-7")] {
@@ -187,12 +225,11 @@ mod tests {
     #[test]
     fn a_filter_takes_what_moved_at_its_start_and_nothing_at_its_end() {
         let filter = Filter {
-            from: Some("2026-11-21T09:30:00.000Z".to_owned()),
-            to: Some("2026-11-21T09:30:00.002Z".to_owned()),
+            from: Some("2026-11-21T09:30:00.000Z".parse().unwrap()),
+            to: Some("2026-11-21T09:30:00.002Z".parse().unwrap()),
             ..Filter::default()
         };
-        let conditions = filter.conditions().unwrap();
-        let times = [conditions.from, conditions.until].map(|time| time.to_string());
+        let times = [filter.first(), filter.last()].map(|time| time.to_string());
         assert_eq!(
             times,
             ["2026-11-21T09:30:00.000Z", "2026-11-21T09:30:00.001Z"]
@@ -201,51 +238,42 @@ mod tests {
 
     #[test]
     fn a_filter_that_cannot_be_used_names_its_field() {
-        let wrong = |filter: Filter| filter.check().unwrap_err().field;
-        let text = |text: &str| Some(text.to_owned());
-        let some = Filter::default;
-        assert_eq!(
-            wrong(Filter {
-                error: text("#*"),
-                ..some()
-            }),
-            "error"
+        let at = "2026-11-21T09:30:00Z";
+        for (wrong, field) in [
+            (json!({ "error": "#*" }), "error"),
+            (json!({ "error": "x".repeat(201) }), "error"),
+            (json!({ "key": "" }), "key"),
+            (json!({ "reason": "bored" }), "reason"),
+            (json!({ "from": "yesterday" }), "from"),
+            (json!({ "from": at, "to": at }), "from"),
+            (json!({ "to": "soon" }), "to"),
+        ] {
+            let mut reader = JsonReader::new(wrong.as_object().unwrap());
+            Filter::read_fields(&mut reader);
+            let problems = reader.finish();
+            let fields: Vec<_> = problems.iter().map(|problem| &*problem.field).collect();
+            assert_eq!(fields, [field], "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_filter_is_stored_and_spelled_as_it_was_given() {
+        let given = json!({
+            "error": "timed out after # ms", "key": "customer-7", "reason": "expired",
+            "from": "2026-11-21T09:30:00.000Z", "to": "2026-11-22T09:30:00.000Z",
+        });
+        let filter: Filter = serde_json::from_value(given.clone()).unwrap();
+        assert_eq!(serde_json::to_value(&filter).unwrap(), given);
+        let texts: Vec<_> = filter.texts().collect();
+        assert_eq!(texts.len(), Description::all::<Filter>().len());
+        for (name, text) in texts {
+            assert_eq!(given[name], text);
+        }
+        assert!(
+            filter
+                .summary()
+                .starts_with("key customer-7, reason expired, ")
         );
-        assert_eq!(
-            wrong(Filter {
-                error: Some("x".repeat(201)),
-                ..some()
-            }),
-            "error"
-        );
-        assert_eq!(
-            wrong(Filter {
-                key: text(""),
-                ..some()
-            }),
-            "key"
-        );
-        assert_eq!(
-            wrong(Filter {
-                reason: text("bored"),
-                ..some()
-            }),
-            "reason"
-        );
-        assert_eq!(
-            wrong(Filter {
-                from: text("yesterday"),
-                ..some()
-            }),
-            "from"
-        );
-        assert_eq!(
-            wrong(Filter {
-                to: text("soon"),
-                ..some()
-            }),
-            "to"
-        );
-        assert_eq!(some().check(), Ok(()));
+        assert_eq!(json!(Filter::default()), json!({}));
     }
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::garbage::Verb;
-use super::garbage_filter::{Conditions, Filter, InvalidFilter};
+use super::garbage_filter::Filter;
 
 /// The most jobs that run at a time.
 const MAX_RUNNING: usize = 10;
@@ -132,8 +132,6 @@ pub(crate) struct NewJob {
 pub(crate) enum JobError {
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    #[error(transparent)]
-    Filter(#[from] InvalidFilter),
     #[error("{MAX_RUNNING} garbage jobs are running, which is the limit; stop one, or wait")]
     TooMany,
     #[error("no garbage job {0}")]
@@ -164,19 +162,14 @@ pub(crate) async fn count(
     group: &Group,
     filter: &Filter,
 ) -> Result<Counted, JobError> {
-    let conditions = filter.conditions()?;
     let mut counted = Counted::default();
     for shard in topic.shards() {
-        let mut position = GarbagePosition {
-            from: conditions.from,
-            skip: 0,
-        };
+        let mut position = first(filter);
         loop {
-            let to = conditions.until;
             let page = broker
-                .garbage_from(topic, shard, group, position, to, PAGE)
+                .garbage_from(topic, shard, group, position, filter.last(), PAGE)
                 .await?;
-            let matching = matching(broker, topic, shard, &conditions, &page).await?;
+            let matching = matching(broker, topic, shard, filter, &page).await?;
             counted.found += matching.iter().filter(|matches| **matches).count() as u64;
             for message in &page {
                 pass(&mut position, message);
@@ -200,11 +193,11 @@ async fn matching(
     broker: &Broker,
     topic: &TopicHandle,
     shard: Shard,
-    conditions: &Conditions,
+    filter: &Filter,
     page: &[InGarbage],
 ) -> Result<Vec<bool>, BrokerError> {
     let mut keys = vec![None; page.len()];
-    if conditions.key.is_some() {
+    if filter.key.is_some() {
         keys.clear();
         for chunk in page.chunks(MAX_BATCH) {
             let ids: Vec<_> = chunk.iter().map(|message| message.id.clone()).collect();
@@ -216,7 +209,7 @@ async fn matching(
         .map(|(message, key)| {
             let info = message.info.as_ref();
             let (reason, error) = (info.map(|info| info.reason), info.map(|info| &*info.error));
-            conditions.matches(reason, error, key.as_ref())
+            filter.matches(reason, error, key.as_ref())
         })
         .collect())
 }
@@ -263,7 +256,6 @@ pub(crate) async fn start(
     group: &Group,
     new: &NewJob,
 ) -> Result<GarbageJob, JobError> {
-    let conditions = new.filter.conditions()?;
     let began = broker.latest_time(topic).await?;
     let counted = count(broker, topic, group, &new.filter).await?;
     make_room(broker).await?;
@@ -285,7 +277,7 @@ pub(crate) async fn start(
     };
     let new = Stored {
         job,
-        at: (topic.first_shard().get(), conditions.from.get(), 0),
+        at: (topic.first_shard().get(), new.filter.first().get(), 0),
         before: String::new(),
     };
     match store(broker, &new, "").await? {
@@ -362,10 +354,9 @@ pub(crate) async fn step(
         _ => match advance(broker, job, at).await {
             Ok(handled) => handled,
             Err(
-                error @ (JobError::Filter(_)
-                | JobError::Broker(
+                error @ JobError::Broker(
                     BrokerError::UnknownTopic(_) | BrokerError::UnknownGroup { .. },
-                )),
+                ),
             ) => {
                 job.state = JobState::Failed;
                 job.error = Some(error.to_string());
@@ -404,7 +395,6 @@ async fn advance(
     job: &mut GarbageJob,
     at: &mut (u16, u64, usize),
 ) -> Result<u32, JobError> {
-    let conditions = job.filter.conditions()?;
     let began: UnixMs = job.began_at.parse().unwrap_or_default();
     let topic = broker.topic(&job.topic).await?;
     let left = job.max.map_or(u64::MAX, |max| max.saturating_sub(job.done));
@@ -424,15 +414,15 @@ async fn advance(
         skip,
     };
     if shard.get() != wanted {
-        position = first(&conditions);
+        position = first(&job.filter);
     }
-    let to = conditions.until.min(began);
+    let to = job.filter.last().min(began);
     let page = broker
         .garbage_from(&topic, shard, &job.group, position, to, PAGE)
         .await?;
     let mut batch = Vec::new();
     let mut looked_at = 0;
-    let matching = matching(broker, &topic, shard, &conditions, &page).await?;
+    let matching = matching(broker, &topic, shard, &job.filter, &page).await?;
     for (message, matches) in page.iter().zip(matching) {
         if batch.len() == room {
             break;
@@ -454,32 +444,25 @@ async fn advance(
     job.looked_at += looked_at as u64;
     *at = (shard.get(), position.from.get(), position.skip);
     if looked_at == page.len() && page.len() < PAGE {
-        let next = first(&conditions);
+        let next = first(&job.filter);
         *at = (shard.get() + 1, next.from.get(), next.skip);
     }
     Ok(u32::try_from(batch.len()).unwrap_or(u32::MAX))
 }
 
-fn first(conditions: &Conditions) -> GarbagePosition {
+fn first(filter: &Filter) -> GarbagePosition {
     GarbagePosition {
-        from: conditions.from,
+        from: filter.first(),
         skip: 0,
     }
 }
 
 /// Returns the extent of a job for the audit log.
 pub(crate) fn extent(new: &NewJob) -> String {
-    let mut parts = Vec::new();
-    let mut add = |name: &str, value: Option<String>| {
-        parts.extend(value.map(|value| format!("{name} {value}")));
-    };
-    add("key", new.filter.key.clone());
-    add("reason", new.filter.reason.clone());
-    add("from", new.filter.from.clone());
-    add("to", new.filter.to.clone());
-    add("max", new.max.map(|max| max.to_string()));
-    add("rate", new.rate.map(|rate| format!("{rate}/s")));
-    add("error", new.filter.error.clone());
+    let max = new.max.map(|max| format!("max {max}"));
+    let rate = new.rate.map(|rate| format!("rate {rate}/s"));
+    let filter = Some(new.filter.summary()).filter(|filter| !filter.is_empty());
+    let parts: Vec<_> = [max, rate, filter].into_iter().flatten().collect();
     format!("job: {}", parts.join(", "))
 }
 

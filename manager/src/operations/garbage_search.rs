@@ -1,13 +1,10 @@
 //! Searches a group's garbage for the messages that match a filter.
 
-use lisa_core::broker::{
-    Broker, BrokerError, ListedMessage, MAX_BATCH, Page, TimeRange, TopicHandle,
-};
+use lisa_core::broker::{Broker, BrokerError, ListedMessage, MAX_BATCH, Page, TopicHandle};
 use lisa_core::state::State;
-use lisa_core::time::UnixMs;
 use lisa_core::topic::Group;
 
-use super::garbage_filter::Conditions;
+use super::garbage_filter::Filter;
 use super::messages::MessagePage;
 
 /// The most messages that are examined for a page.
@@ -15,7 +12,7 @@ const MAX_EXAMINED: usize = 5000;
 
 /// A search, and the page of its results to return.
 pub(crate) struct Search<'a> {
-    pub(crate) conditions: Conditions,
+    pub(crate) filter: &'a Filter,
     pub(crate) newest_first: bool,
     /// The end of the previous page.
     pub(crate) cursor: Option<&'a str>,
@@ -34,12 +31,8 @@ pub(crate) async fn search(
     group: &Group,
     search: Search<'_>,
 ) -> Result<MessagePage, BrokerError> {
-    let conditions = search.conditions;
-    let range = TimeRange {
-        from: Some(conditions.from),
-        to: Some(UnixMs::new(conditions.until.get() + 1)),
-        newest_first: search.newest_first,
-    };
+    let filter = search.filter;
+    let range = filter.range(search.newest_first);
     let list = async |cursor: Option<String>, limit| {
         let cursor = cursor.as_deref();
         broker
@@ -47,7 +40,7 @@ pub(crate) async fn search(
             .await
     };
     let matches = |listed: &ListedMessage| {
-        conditions.matches(listed.reason, listed.error.as_deref(), listed.key.as_ref())
+        filter.matches(listed.reason, listed.error.as_deref(), listed.key.as_ref())
     };
     let mut items = Vec::new();
     let mut next = search.cursor.map(str::to_owned);

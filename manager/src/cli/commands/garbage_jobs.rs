@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::{be_sure, choose_group, counted, of_group, print};
-use crate::cli::args::{FilterArgs, JobArgs, SweepArgs};
+use crate::cli::args::{JobArgs, SweepArgs};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::garbage_jobs;
@@ -27,18 +27,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(2);
 impl JobArgs {
     /// Returns whether an option asks for a job.
     pub(crate) fn is_job(&self) -> bool {
-        !self.filter().is_empty() || self.max.is_some() || self.rate.is_some()
-    }
-
-    fn filter(&self) -> Filter {
-        let FilterArgs { error, key, reason } = &self.filter;
-        Filter {
-            error: error.clone(),
-            key: key.as_ref().map(|key| key.as_str().to_owned()),
-            reason: reason.map(|reason| reason.as_str().to_owned()),
-            from: self.from.map(|from| from.to_string()),
-            to: self.to.map(|to| to.to_string()),
-        }
+        !self.filter.0.is_empty() || self.max.is_some() || self.rate.is_some()
     }
 }
 
@@ -66,12 +55,12 @@ pub(crate) async fn start(
     }
     let topic = &args.topic;
     let group = choose_group(client, topic, args.group.as_ref()).await?;
-    let (word, filter) = (verb.as_str(), args.job.filter());
+    let (word, filter) = (verb.as_str(), &args.job.filter.0);
     let (max, rate) = (args.job.max, args.job.rate);
     let job = |dry_run: bool| {
         let new = json!(New {
             verb: word,
-            filter: &filter,
+            filter,
             max,
             rate,
             dry_run,
