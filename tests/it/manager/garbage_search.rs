@@ -146,6 +146,10 @@ async fn a_filter_that_cannot_be_used_names_its_field() {
         ("state=garbage&error=*", "error"),
         ("state=garbage&key=", "key"),
         ("state=garbage&error=x&from=today", "from"),
+        (
+            "state=garbage&from=2026-11-21T09:30:00Z&to=2026-11-21T09:30:00Z",
+            "from",
+        ),
         ("state=retry&key=k", "key"),
     ] {
         let refused = manager
@@ -199,6 +203,13 @@ async fn the_failed_messages_of_a_customer_are_found_and_requeued() {
     let ask = page("/topics/orders/groups/default/garbage/requeue?key=customer-7").await;
     assert!(ask.contains("Requeue 5 messages"), "{ask}");
     assert!(ask.contains("--key=customer-7"), "{ask}");
+    let early = "key=customer-7&to=2020-01-01T00:00:00Z";
+    let nothing = page(&format!("/topics/orders/garbage?{early}")).await;
+    assert!(nothing.contains("No messages match"), "{nothing}");
+    let ask = format!("/topics/orders/groups/default/garbage/requeue?{early}");
+    let ask = page(&ask).await;
+    let hidden = r#"name="to" value="2020-01-01T00:00:00.000Z""#;
+    assert!(ask.contains(hidden), "{ask}");
     let nowhere = page("/find?q=customer-7").await;
     let link = "/topics/orders/garbage?group=default&amp;key=customer-7";
     assert!(nowhere.contains(link), "{nowhere}");
