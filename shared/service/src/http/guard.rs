@@ -259,90 +259,31 @@ async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
 
 /// Names the listener that has the route, for a request that reached another one.
 fn other_listener(method: &Method, path: &str) -> &'static str {
-    let Some(path) = path.strip_prefix("/v1/") else {
-        return "";
-    };
-    let is_route = |route: &str| {
-        let (of, pattern) = route.split_once(' ').unwrap_or_default();
-        let is_part = |(part, given): (&str, &str)| part == "*" || part == given;
+    let is_route = |line: &&str| {
+        let route = line.split_once(' ').map(|(_, route)| route);
+        let (of, pattern) = route
+            .and_then(|route| route.split_once(' '))
+            .unwrap_or_default();
+        let is_part = |(part, given): (&str, &str)| part.starts_with('{') || part == given;
         of == method.as_str()
             && pattern.split('/').count() == path.split('/').count()
             && pattern.split('/').zip(path.split('/')).all(is_part)
     };
-    let hint = ROUTES
-        .iter()
-        .find(|(routes, _)| routes.iter().any(|route| is_route(route)));
-    hint.map_or("", |(_, hint)| hint)
+    let line = ROUTES.lines().find(is_route).unwrap_or_default();
+    match line.split(' ').next() {
+        Some("producer") => {
+            "; sends, lookups and changes of messages go to a producer (`producer.listen`)"
+        }
+        Some("gateway") => {
+            "; pulls and settlements go to a gateway (`consumer.gateway.listen`), whose address clients need as `gateway`"
+        }
+        Some("manager") => "; this route belongs to a manager (`manager.listen`)",
+        _ => "",
+    }
 }
 
-/// The routes of each listener below `/v1`, and the hint for a request that reached another one.
-const ROUTES: [(&[&str], &str); 3] = [
-    (
-        &[
-            "DELETE topics/*/messages",
-            "DELETE topics/*/messages/*",
-            "GET topics/*/messages/*",
-            "PATCH topics/*/messages",
-            "PATCH topics/*/messages/*",
-            "POST topics/*/messages",
-            "POST topics/*/messages/*/deliver-now",
-            "POST topics/*/messages:batch",
-        ],
-        "; sends, lookups and changes of messages go to a producer (`producer.listen`)",
-    ),
-    (
-        &[
-            "POST deliveries/*/ack",
-            "POST deliveries/*/defer",
-            "POST deliveries/*/extend",
-            "POST deliveries/*/reject",
-            "POST deliveries/*/retry",
-            "POST deliveries:extend",
-            "POST deliveries:settle",
-            "POST topics/*/groups/*/pull",
-            "POST topics/*/groups/*/settle-and-pull",
-        ],
-        "; pulls and settlements go to a gateway (`consumer.gateway.listen`), whose address clients need as `gateway`",
-    ),
-    (
-        &[
-            "GET attention",
-            "GET audit",
-            "GET forecast",
-            "GET garbage/jobs",
-            "GET history",
-            "GET jobs",
-            "GET schedules",
-            "GET stats",
-            "GET stats/snapshot",
-            "GET topics",
-            "GET topics/*",
-            "GET topics/*/doctor",
-            "GET topics/*/events",
-            "GET topics/*/failures",
-            "GET topics/*/forecast",
-            "GET topics/*/groups/*/garbage/errors",
-            "GET topics/*/groups/*/keys",
-            "GET topics/*/history",
-            "GET topics/*/messages",
-            "GET workers",
-            "POST garbage/jobs/*/stop",
-            "POST jobs/*/run",
-            "POST topics/*/doctor/repair",
-            "POST topics/*/groups/*/drain",
-            "POST topics/*/groups/*/drop",
-            "POST topics/*/groups/*/garbage/jobs",
-            "POST topics/*/groups/*/garbage/purge",
-            "POST topics/*/groups/*/garbage/requeue",
-            "POST topics/*/groups/*/keep",
-            "POST topics/*/groups/*/pause",
-            "POST topics/*/groups/*/resume",
-            "POST topics/*/pause",
-            "POST topics/*/resume",
-        ],
-        "; this route belongs to a manager (`manager.listen`)",
-    ),
-];
+/// The routes below `/v1`, each behind the listener that has it. Generated from the OpenAPI descriptions, with the reference.
+const ROUTES: &str = include_str!("routes.txt");
 
 #[cfg(test)]
 mod tests {
