@@ -6,18 +6,18 @@ mod commands;
 mod error;
 mod manager_flags;
 mod manager_url;
+mod operator;
 
 use std::path::PathBuf;
 
 use clap::CommandFactory;
 use futures_util::FutureExt;
-use lisa_service::cli::{Format, GlobalFlags, Output};
+use lisa_service::cli::GlobalFlags;
 use lisa_service::config::SinkSecrets::{self, Required, Unused};
 use lisa_service::role::{self, Flags, Runtime};
 
 pub use args::Cli;
-use args::{DevArgs, GarbageVerb, GroupsVerb, JobsArgs, MessagesVerb, OperatorVerb, RunArgs};
-use args::{StatsArgs, TopicsVerb, Verb};
+use args::{DevArgs, JobsArgs, RunArgs, Verb};
 use client::Client;
 pub use error::CliError;
 use manager_flags::{ManagerFlags, needs_redis};
@@ -25,7 +25,6 @@ use manager_url::ManagerUrl;
 
 use crate::combined;
 use crate::dev::{self, DevOptions};
-use crate::operations::garbage;
 
 impl Cli {
     /// Runs the verb that the command line names, and returns the exit code.
@@ -48,7 +47,7 @@ impl Cli {
                 let client = client(flags, url, through.token_file);
                 // Boxed: the futures of Redis and of an HTTP client are deeply nested types.
                 let client = client.boxed_local().await?;
-                operate(&client, verb, &output).boxed_local().await?;
+                verb.run(&client, &output).boxed_local().await?;
             }
             Verb::Check(args) => {
                 let output = flags.output.clone();
@@ -162,66 +161,4 @@ async fn client(
 
 fn token_needs_url() -> CliError {
     CliError::Usage("--token-file requires --url".to_owned())
-}
-
-async fn operate(client: &Client, verb: OperatorVerb, output: &Output) -> Result<(), CliError> {
-    match verb {
-        OperatorVerb::Stats(StatsArgs { snapshot: true }) => {
-            commands::stats::snapshot(client, output).await
-        }
-        OperatorVerb::Stats(_) => commands::stats::stats(client, output).await,
-        OperatorVerb::Forecast(args) => commands::forecast::forecast(client, &args, output).await,
-        OperatorVerb::History(args) => commands::history::history(client, &args, output).await,
-        OperatorVerb::Keys(args) => commands::keys(client, &args, output).await,
-        OperatorVerb::Top(args) => commands::top::top(client, &args, output).await,
-        OperatorVerb::Topics { verb } => match verb.unwrap_or(TopicsVerb::List) {
-            TopicsVerb::List => commands::topics(client, output).await,
-            TopicsVerb::Reshard(args) => commands::reshard::reshard(client, &args, output).await,
-        },
-        OperatorVerb::Messages(MessagesVerb::List(args)) => {
-            commands::list(client, &args, output).await
-        }
-        OperatorVerb::Messages(MessagesVerb::Show(of)) => commands::show(client, &of, output).await,
-        OperatorVerb::Explain { of, watch: false } => {
-            commands::explain::explain(client, &of, output).await
-        }
-        OperatorVerb::Explain { of, watch: true } => {
-            commands::explain::watch(client, &of, output).await
-        }
-        OperatorVerb::Garbage(verb) => match verb {
-            GarbageVerb::List(args) => commands::list_garbage(client, &args, output).await,
-            GarbageVerb::Errors { topic, group } => {
-                commands::errors(client, &topic, group, output).await
-            }
-            GarbageVerb::Requeue(args) => {
-                commands::sweep(client, garbage::Verb::Requeue, args, output).await
-            }
-            GarbageVerb::Purge(args) => {
-                commands::sweep(client, garbage::Verb::Purge, args, output).await
-            }
-            GarbageVerb::Jobs => commands::garbage_jobs::list(client, output).await,
-            GarbageVerb::Stop { job } => commands::garbage_jobs::stop(client, &job, output).await,
-        },
-        OperatorVerb::Groups(verb) => match verb {
-            GroupsVerb::List { topic } => {
-                commands::groups::list(client, topic.as_ref(), output).await
-            }
-            GroupsVerb::Drain(of) => commands::groups::drain(client, &of, output).await,
-            GroupsVerb::Drop { of, yes } => {
-                commands::groups::drop_group(client, &of, yes, output).await
-            }
-            GroupsVerb::Keep(of) => commands::groups::keep(client, &of, output).await,
-        },
-        OperatorVerb::Doctor(args) => commands::doctor::examine(client, args, output).await,
-        OperatorVerb::Workers => commands::workers::workers(client, output).await,
-        OperatorVerb::Schedules { .. } => commands::schedules(client, output).await,
-        OperatorVerb::Tail(_) if output.format == Format::Csv => {
-            let why = "tail prints lines of JSON, no other format";
-            Err(CliError::Usage(why.to_owned()))
-        }
-        OperatorVerb::Tail(args) => commands::tail::tail(client, &args).await,
-        OperatorVerb::Audit(args) => commands::audit::audit(client, &args, output).await,
-        OperatorVerb::Pause(args) => commands::pause(client, "pause", &args, output).await,
-        OperatorVerb::Resume(args) => commands::pause(client, "resume", &args, output).await,
-    }
 }

@@ -17,6 +17,7 @@ use lisa_service::cli::{ConfigVerb, FieldArgs, GlobalFlags, ProgramVerb};
 
 use crate::cli::manager_flags::ManagerFlags;
 use crate::cli::manager_url::ManagerUrl;
+use crate::cli::operator::OperatorVerb;
 use crate::operations::garbage_filter::Filter;
 
 /// Move due messages to their streams, reclaim expired leases, clean up, and serve operators
@@ -64,82 +65,6 @@ pub(crate) enum Verb {
     Program(ProgramVerb),
 }
 
-/// A verb that asks a manager, or the same routes in this process.
-#[derive(Debug, Subcommand)]
-pub(crate) enum OperatorVerb {
-    /// Count messages by topic, group and state
-    ///
-    /// OLDEST READY is the age of the oldest message that waits for a consumer. OVERDUE is the age of the oldest due message
-    /// that no consumer holds, in any state. UNACCOUNTED is the number of messages that the counters miss; it must be 0
-    Stats(StatsArgs),
-    /// Show when messages become due, as bars
-    ///
-    /// Counts the topics with the most messages, on up to 64 shards. SCHEDULES is how often schedules (recurring messages) will
-    /// send in a step; the column DUE does not include these messages
-    Forecast(ForecastArgs),
-    /// Show messages sent and acknowledged, lateness and age over time, of a topic or of all topics together
-    ///
-    /// P50 and P99 are the lateness of deliveries. An empty cell was not recorded, for example while no manager ran
-    History(HistoryArgs),
-    /// List the ordering keys with parked messages in a group, each with the message that blocks it
-    Keys(KeysArgs),
-    /// Show the groups with the oldest messages first, and refresh
-    ///
-    /// HELD BACK counts the messages in the backlog and the parked ones. OLDEST DUE is the age of the oldest due message that
-    /// no consumer holds. SENT/S and ACKED/S are rates of the whole topic. Each refresh reads the counts that the managers write
-    /// every 5 s, and omits a topic that no manager has counted yet. Without a manager, it counts all topics. With --topic, it
-    /// counts that topic
-    Top(TopArgs),
-    /// List the registered topics with their settings, or change the number of shards of one
-    Topics {
-        #[command(subcommand)]
-        verb: Option<TopicsVerb>,
-    },
-    /// List messages, or show one
-    #[command(subcommand)]
-    Messages(MessagesVerb),
-    /// Explain where a message is in each group, and why
-    Explain {
-        #[command(flatten)]
-        of: MessageArgs,
-        /// Check every second, and print each change until the message has ended
-        #[arg(long)]
-        watch: bool,
-    },
-    /// List, requeue or purge garbage (dead letters)
-    #[command(subcommand, visible_aliases = ["dead-letters", "dlq"])]
-    Garbage(GarbageVerb),
-    /// List, drain, drop or keep groups
-    #[command(subcommand)]
-    Groups(GroupsVerb),
-    /// Examine topics while they are in use, and repair them
-    ///
-    /// The exit code is 1 if a fault is left, or a topic could not be examined
-    Doctor(DoctorArgs),
-    /// List the running managers and the consumers of each group
-    Workers,
-    /// List the configured schedules (recurring messages): the time up to which each has sent, and its next time
-    Schedules {
-        #[command(subcommand)]
-        verb: Option<ListVerb>,
-    },
-    /// Print messages that become ready and failed attempts of a topic, one line of JSON each, until interrupted
-    ///
-    /// Changes nothing. The field event is ready, failed, garbage (the failed attempt moved the message to garbage) or missed: the
-    /// number of events of a group that were over before they could be read; without a group, failures that are no longer kept.
-    /// Uses one connection to Redis for each shard, or with --url one request to the manager at a time. If either becomes
-    /// unavailable, it retries until interrupted
-    Tail(TailArgs),
-    /// List the actions of operators, newest first
-    ///
-    /// About 1000 are kept. VIA is http, dashboard, cli or sqs; WHO is the name of the token, or the user of the operating system
-    Audit(AuditArgs),
-    /// Pause a topic or one group: sends are accepted, nothing new becomes ready
-    Pause(PauseArgs),
-    /// Resume a paused topic or group
-    Resume(PauseArgs),
-}
-
 impl Verb {
     /// Returns the name of a verb that never works on a running relay.
     pub(crate) fn without_relay(&self) -> Option<&'static str> {
@@ -157,27 +82,6 @@ impl Verb {
         match self {
             Self::Operator(verb) => verb.prints_list(),
             Self::Jobs(args) => matches!(args.verb, None | Some(JobsVerb::List)),
-            _ => false,
-        }
-    }
-}
-
-impl OperatorVerb {
-    fn prints_list(&self) -> bool {
-        match self {
-            Self::Stats(_)
-            | Self::Forecast(_)
-            | Self::History(_)
-            | Self::Keys(_)
-            | Self::Workers
-            | Self::Schedules { .. }
-            | Self::Audit(_)
-            | Self::Messages(MessagesVerb::List(_))
-            | Self::Garbage(
-                GarbageVerb::List(_) | GarbageVerb::Errors { .. } | GarbageVerb::Jobs,
-            )
-            | Self::Groups(GroupsVerb::List { .. }) => true,
-            Self::Topics { verb } => matches!(verb, None | Some(TopicsVerb::List)),
             _ => false,
         }
     }
@@ -305,13 +209,6 @@ pub(crate) struct JobsArgs {
     pub(crate) verb: Option<JobsVerb>,
 }
 
-/// The verb of a command that only lists.
-#[derive(Clone, Copy, Debug, Subcommand)]
-pub(crate) enum ListVerb {
-    /// List them; this is the default
-    List,
-}
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobsVerb {
     /// List the jobs; this is the default
@@ -321,14 +218,6 @@ pub(crate) enum JobsVerb {
         /// Job: reclaim, clean, statistics, sweep or doctor
         name: String,
     },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum MessagesVerb {
-    /// List messages of one state, or of one ordering key
-    List(ListArgs),
-    /// Show one message with its payload, and its state in each group
-    Show(MessageArgs),
 }
 
 #[derive(Debug, Args)]
@@ -427,35 +316,6 @@ pub(crate) struct PauseArgs {
     pub(crate) group: Option<Group>,
 }
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum GroupsVerb {
-    /// List groups with their counts, and whether the topic's settings name them
-    List {
-        /// List only the groups of this topic
-        topic: Option<Topic>,
-    },
-    /// Send no new messages to a group, and remove it when its consumers have finished those it has
-    Drain(GroupArgs),
-    /// Remove a group, and permanently drop its messages
-    Drop {
-        #[command(flatten)]
-        of: GroupArgs,
-        /// Do not ask for confirmation
-        #[arg(long)]
-        yes: bool,
-    },
-    /// Cancel a drain or drop: the group gets the messages that become due from now on
-    Keep(GroupArgs),
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum TopicsVerb {
-    /// List the topics; this is the default
-    List,
-    /// Change the number of shards of a topic while it is in use, and wait until managers have migrated its messages
-    Reshard(ReshardArgs),
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct ReshardArgs {
     /// Topic
@@ -475,33 +335,6 @@ pub(crate) struct GroupArgs {
     pub(crate) topic: Topic,
     /// Group
     pub(crate) group: Group,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum GarbageVerb {
-    /// List messages in garbage, each with its reason and last error. With a filter, each page examines up to 5,000 messages, so
-    /// a page other than the last may be short or empty
-    List(GarbageListArgs),
-    /// Group the errors of the newest 5,000 messages in garbage by text, ignoring numbers, ids and quoted text
-    Errors {
-        /// Topic
-        topic: Topic,
-        /// Group; required if the topic has several
-        #[arg(long)]
-        group: Option<Group>,
-    },
-    /// Deliver messages in garbage again, with their attempts reset. A filter, a time, --max or --rate starts a garbage job, which
-    /// a manager runs
-    Requeue(SweepArgs),
-    /// Permanently remove messages in garbage. A filter, a time, --max or --rate starts a garbage job, which a manager runs
-    Purge(SweepArgs),
-    /// List the garbage jobs (requeues and purges by filter) with their progress
-    Jobs,
-    /// Stop a garbage job after its current batch
-    Stop {
-        /// Id of the job, as `garbage jobs` lists it
-        job: String,
-    },
 }
 
 #[derive(Debug, Args)]

@@ -16,12 +16,26 @@ use maud::{Markup, html};
 use super::Dashboard;
 use super::form::{Fields, PLAIN};
 use super::page::{Context, Failure, Page, Section};
-use super::parts::{Commands, relative};
+use super::parts::{Commands, confirm_link, post_button, relative};
 use super::text::{messages, part, visible};
 use crate::operations::audit;
 use crate::operations::choose_group::choose;
 use crate::operations::garbage::{Selection, Verb, sweep};
 use crate::operations::groups::{self, GroupRetired};
+
+/// The buttons of a topic.
+pub(super) fn topic_buttons(context: &Context, topic: &str, is_paused: bool) -> Markup {
+    let (verb, label) = match is_paused {
+        true => ("resume", "Resume"),
+        false => ("pause", "Pause"),
+    };
+    post_button(
+        context,
+        Scope::Operate,
+        label,
+        format!("/topics/{topic}/{verb}"),
+    )
+}
 
 /// Pauses or resumes a topic.
 pub(super) async fn topic(
@@ -100,6 +114,25 @@ pub(super) fn check_typed(fields: &Fields, topic: &str) -> Result<(), Failure> {
             "typed",
             &format!("type {topic} to confirm; nothing was changed"),
         )),
+    }
+}
+
+/// The buttons of a group.
+pub(super) fn group_buttons(context: &Context, topic: &str, group: &GroupStats) -> Markup {
+    let at = |verb: &str| format!("/topics/{topic}/groups/{}/{verb}", group.group);
+    let (verb, label) = if group.paused {
+        ("resume", "Resume")
+    } else {
+        ("pause", "Pause")
+    };
+    html! {
+        (post_button(context, Scope::Operate, label, at(verb)))
+        @if group.retiring.is_some() {
+            (post_button(context, Scope::Operate, "Keep", at("keep")))
+        } @else {
+            (confirm_link(context, Scope::Operate, "Drain", at("drain"), false))
+            (confirm_link(context, Scope::Operate, "Drop", at("drop"), true))
+        }
     }
 }
 

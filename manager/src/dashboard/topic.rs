@@ -4,17 +4,17 @@ use axum::Extension;
 use axum::extract::{Path, RawQuery, State as With};
 use lisa_core::broker::{GroupStats, TopicHandle, TopicStats};
 use lisa_core::state::State;
-use lisa_service::http::auth::Scope;
 use maud::{Markup, html};
 
 use super::Dashboard;
+use super::actions::{group_buttons, topic_buttons};
 use super::cache::Reading;
 use super::form::Fields;
 use super::history::{self, Charts};
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{
-    Commands, GROUP_STATES, Level, accounted_for, confirm_link, count_link, meter, post_button,
-    relative, staleness, state, tag, tile,
+    Commands, GROUP_STATES, Level, accounted_for, count_link, meter, relative, staleness, state,
+    tag, tile,
 };
 use super::text::{grouped, messages, size, span, visible};
 
@@ -28,14 +28,12 @@ pub(super) async fn show(
     let reading = dashboard.stats_of(&topic).await;
     let name = topic.name().to_string();
     let is_paused = reading.value.as_ref().is_some_and(|stats| stats.paused);
-    let verb = if is_paused { "resume" } else { "pause" };
-    let label = if is_paused { "Resume" } else { "Pause" };
     let actions = html! {
         a.button.plain href=(context.link(format!("/topics/{name}/messages"))) { "Messages" }
         a.button.plain href=(context.link(format!("/topics/{name}/garbage"))) { "Garbage" }
         a.button.plain href=(context.link(format!("/topics/{name}/keys"))) { "Keys" }
         a.button.plain href=(context.link(format!("/topics/{name}/send"))) { "Send…" }
-        (post_button(&context, Scope::Operate, label, format!("/topics/{name}/{verb}")))
+        (topic_buttons(&context, &name, is_paused))
     };
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
     let period = fields.value::<u64>("history")?;
@@ -134,7 +132,7 @@ fn render(
                     thead.hidden { tr { th scope="col" { "Group" } th scope="col" { "Actions" } } }
                     tbody { @for group in &stats.groups { tr {
                         th scope="row" { (group.group) }
-                        td.buttons { (group_actions(context, name, group)) }
+                        td.buttons { (group_buttons(context, name, group)) }
                     } } }
                 }
             }
@@ -186,24 +184,6 @@ fn groups(context: &Context, topic: &str, groups: &[GroupStats]) -> Markup {
                     }
                 }
             } }
-        }
-    }
-}
-
-fn group_actions(context: &Context, topic: &str, group: &GroupStats) -> Markup {
-    let at = |verb: &str| format!("/topics/{topic}/groups/{}/{verb}", group.group);
-    let (verb, label) = if group.paused {
-        ("resume", "Resume")
-    } else {
-        ("pause", "Pause")
-    };
-    html! {
-        (post_button(context, Scope::Operate, label, at(verb)))
-        @if group.retiring.is_some() {
-            (post_button(context, Scope::Operate, "Keep", at("keep")))
-        } @else {
-            (confirm_link(context, Scope::Operate, "Drain", at("drain"), false))
-            (confirm_link(context, Scope::Operate, "Drop", at("drop"), true))
         }
     }
 }

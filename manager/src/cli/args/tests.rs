@@ -3,6 +3,7 @@
 use clap::CommandFactory;
 
 use super::*;
+use crate::cli::operator::GarbageVerb;
 
 #[test]
 fn garbage_is_also_called_dead_letters_and_dlq() {
