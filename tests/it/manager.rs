@@ -69,7 +69,15 @@ impl Running {
         let manager = Manager::of(&runtime);
         manager.declare().await.expect("declared");
         manager.start(&runtime.supervisor);
-        Self { runtime, manager }
+        let running = Self { runtime, manager };
+        // Until it is registered, verbs say that no manager runs.
+        eventually(SOON, async || match running.broker().managers().await {
+            Ok(managers) if managers.is_empty() => Err("not registered".to_owned()),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        })
+        .await;
+        running
     }
 
     fn broker(&self) -> &Broker {
