@@ -58,3 +58,4 @@ mod take_garbage_hooks;
 mod unblock;
 mod wake;
 mod walk;
+mod wrong_types;

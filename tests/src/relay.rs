@@ -388,17 +388,19 @@ impl Relay {
         assert_eq!(removed, 1);
     }
 
-    /// Puts a string where each of `keys` of shard 0 should be, one after the other. Asserts that `call` is refused for
-    /// it with nothing written.
+    /// Puts a string where each of `keys` of shard 0 should be, one after the other. Asserts that `call`, a call of
+    /// `script`, is refused for it with nothing written.
     ///
     /// # Panics
     /// Panics if it is not refused, or for another reason.
     pub async fn assert_wrong_types_are_refused_whole<T: Debug>(
         &self,
+        script: &str,
         keys: &[&str],
         call: impl AsyncFn() -> Result<T, BrokerError>,
     ) {
         for what in keys {
+            let refused = format!("{script}, a string in place of {what}");
             let (key, aside) = (self.key(what), self.key(&format!("{what}:aside")));
             let exists: bool = self.command(cmd("EXISTS").arg(&key)).await;
             if exists {
@@ -409,10 +411,10 @@ impl Relay {
             match call().await {
                 Err(BrokerError::Connection(error))
                     if error.kind == ConnectionErrorKind::WrongType => {}
-                other => panic!("a string in place of {what}: {other:?}"),
+                other => panic!("{refused}: {other:?}"),
             }
             let written = before.diff(&self.snapshot().await);
-            assert_eq!(written, "", "a string in place of {what}");
+            assert_eq!(written, "", "{refused}");
             let () = self.command(cmd("DEL").arg(&key)).await;
             if exists {
                 let () = self.command(cmd("RENAME").arg(&aside).arg(&key)).await;

@@ -4,7 +4,6 @@ use lisa_core::broker::Verdict;
 use lisa_core::message::EntryId;
 use lisa_core::state::{End, Settled};
 use lisa_core::time::When;
-use lisa_core::topic::Shard;
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, WORKER, message, ms, nameless, retry, settlement};
 use redis::cmd;
@@ -134,29 +133,4 @@ async fn an_ack_of_an_entry_that_never_was_is_stale() {
     read.attempt.entry = entry;
     assert_eq!(relay.settle(&read, Verdict::Ack).await, Settled::Acked);
     relay.assert_drained().await;
-}
-
-#[tokio::test]
-async fn an_ack_onto_a_wrong_type_removes_nothing() {
-    let relay = Relay::start("ack").await;
-    let read = relay.hold("a").await;
-    let acks = [settlement(&read, Verdict::Ack)];
-    let keys = [
-        "conf",
-        "stats",
-        "payload",
-        "ready:default",
-        "attempts:default",
-        "tomb",
-    ];
-    let call = async || {
-        relay
-            .broker()
-            .settle(relay.topic(), Shard::new(0), relay.group(), &acks)
-            .await
-    };
-    relay
-        .assert_wrong_types_are_refused_whole(&keys, call)
-        .await;
-    relay.assert_conserved().await;
 }

@@ -1,8 +1,8 @@
-//! Each call of a general script, on a topic where each has something to do.
+//! The calls of the scripts, on topics where each has something to do.
 
 use super::stage::{Asking, SHARD, Stage, defer, groups, name, reject};
-use lisa_core::broker::{Broker, BrokerError, Retirement, Settlement, Verdict};
-use lisa_core::message::MessageId;
+use lisa_core::broker::{Broker, BrokerError, Declare, Retirement, Settlement, Verdict};
+use lisa_core::message::{MessageId, PreparedMessage};
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::{Group, Size, TopicSettings};
 use lisa_tests::relay::{START, WORKER, id, message, ms, retry, settlement};
@@ -61,12 +61,32 @@ pub(super) async fn two_groups() -> Busy {
     busy(groups(&["a", "b"])).await
 }
 
-/// A plain topic with a delivery in flight and a message that is due.
+/// A plain topic with a message in every state that such a topic has, and a pending garbage hook.
 pub(super) async fn plain() -> Busy {
-    let stage = Stage::of(&["a"]).await;
-    stage.put(&[message("holder", ms(0))]).await;
+    let stage = Stage::with(TopicSettings {
+        dedup_window: ms(0),
+        ..groups(&["a"])
+    })
+    .await;
+    let (broker, topic, group) = (stage.broker(), stage.topic(), name("a"));
+    let enable = broker.enable_garbage_hook(topic, SHARD, &group);
+    enable.await.unwrap();
+    stage
+        .put(&["dead", "again", "holder"].map(|name| message(name, ms(0))))
+        .await;
+    stage.run("a", "dead", reject()).await;
+    stage.run("a", "again", retry(ms(20))).await;
     let held = stage.begin("a", "holder").await;
-    stage.send(&[message("due", ms(10))]).await;
+    stage.forget("a", &held).await;
+    stage
+        .send(&[
+            message("gone", ms(9)),
+            message("due", ms(10)),
+            message("gated", ms(50_000)),
+            message("waits", ms(50_000)),
+        ])
+        .await;
+    stage.cancel("gone").await;
     stage.step(20);
     Busy {
         stage,
@@ -103,18 +123,24 @@ pub(super) enum Verb {
     Purge,
     Clean,
     PauseTopic,
+    ResumeTopic,
     PauseGroup,
     Retire,
     RemoveGroup,
     Lookup,
     Stats,
+    Declare,
+    DropConsumer,
+    Forget,
+    TakeGarbageHooks,
+    FinishGarbageHook,
 }
 
 pub(super) const BOTH: &[&str] = &["a", "b"];
 pub(super) const ONE: &[&str] = &["a"];
 pub(super) const NONE: &[&str] = &[];
 
-pub(super) const CASES: [Case; 23] = [
+pub(super) const CASES: [Case; 24] = [
     case("send", NONE, Verb::Send),
     case("a send that is merged", BOTH, Verb::SendMerged),
     case("a send that replaces", BOTH, Verb::SendReplacing),
@@ -133,6 +159,7 @@ pub(super) const CASES: [Case; 23] = [
     case("purge", ONE, Verb::Purge),
     case("clean", BOTH, Verb::Clean),
     case("pause of the topic", NONE, Verb::PauseTopic),
+    case("resume of the topic", NONE, Verb::ResumeTopic),
     case("pause of a group", NONE, Verb::PauseGroup),
     case("retire", NONE, Verb::Retire),
     case("remove_group", ONE, Verb::RemoveGroup),
@@ -154,16 +181,24 @@ pub(super) const fn case(what: &'static str, groups: &'static [&'static str], ca
 impl Verb {
     /// Prepares the state before the call.
     pub(super) async fn prepare(self, busy: &Busy) {
-        if let Self::RemoveGroup = self {
-            let (broker, topic) = (busy.stage.broker(), busy.stage.topic());
-            let drop = Some(Retirement::Drop);
-            broker.retire(topic, &name("a"), drop).await.unwrap();
-        }
-        if let Self::Clean = self {
-            // An entry that no consumer holds.
-            let mut remove = cmd("XGROUP");
-            remove.arg("DELCONSUMER").arg(busy.stage.key("ready:a"));
-            let _: u64 = busy.stage.command(remove.arg("a").arg(WORKER)).await;
+        let (broker, topic) = (busy.stage.broker(), busy.stage.topic());
+        match self {
+            Self::RemoveGroup => {
+                let drop = Some(Retirement::Drop);
+                broker.retire(topic, &name("a"), drop).await.unwrap();
+            }
+            Self::Clean => {
+                // An entry that no consumer holds.
+                let mut remove = cmd("XGROUP");
+                remove.arg("DELCONSUMER").arg(busy.stage.key("ready:a"));
+                let _: u64 = busy.stage.command(remove.arg("a").arg(WORKER)).await;
+            }
+            Self::ResumeTopic => assert!(broker.pause(topic, true).await.unwrap()),
+            Self::DropConsumer => {
+                let held = std::slice::from_ref(&busy.held);
+                busy.stage.end_all("a", held).await;
+            }
+            _ => {}
         }
     }
 
@@ -176,10 +211,12 @@ impl Verb {
     pub(super) async fn call_by(self, busy: &Busy, broker: &Broker) -> Result<String, BrokerError> {
         let topic = busy.stage.topic();
         let a: &Group = &name("a");
-        let send = async |message| {
-            let sent = broker.send(topic, SHARD, &[message]).await?;
-            Ok(sent[0].outcome.to_string())
+        let send_all = async |messages: &[PreparedMessage]| {
+            let sent = broker.send(topic, SHARD, messages).await?;
+            let outcomes: Vec<_> = sent.iter().map(|sent| sent.outcome.to_string()).collect();
+            Ok(outcomes.join(" "))
         };
+        let send = async |message| send_all(&[message]).await;
         let settle = async |verdict| {
             let settlement = Settlement {
                 verdict,
@@ -189,7 +226,8 @@ impl Verb {
             Ok(settled[0].as_str().to_owned())
         };
         match self {
-            Self::SendPlain => send(message("new", ms(9))).await,
+            // The second one is due, and its id is that of a message that was cancelled before.
+            Self::SendPlain => send_all(&[message("new", ms(9)), message("gone", ms(0))]).await,
             Self::Send => send(message("new", ms(9)).key("k").ttl(5)).await,
             Self::SendMerged => send(message("new", ms(9)).merge("x")).await,
             Self::SendReplacing => send(message("new", ms(9)).replacing("waits")).await,
@@ -220,6 +258,7 @@ impl Verb {
             Self::Purge => Ok(broker.purge(topic, a, &busy.seen).await?.to_string()),
             Self::Clean => Ok(format!("{:?}", broker.clean(topic, SHARD, a, None).await?)),
             Self::PauseTopic => Ok(broker.pause(topic, true).await?.to_string()),
+            Self::ResumeTopic => Ok(broker.pause(topic, false).await?.to_string()),
             Self::PauseGroup => Ok(broker.pause_group(topic, a, true).await?.to_string()),
             Self::Retire => {
                 let how = Some(Retirement::Drain);
@@ -238,6 +277,30 @@ impl Verb {
                     .iter_mut()
                     .for_each(|group| group.consumers = 0);
                 Ok(format!("{stats:?}"))
+            }
+            Self::Declare => {
+                let other = TopicSettings {
+                    dedup_window: ms(1),
+                    ..topic.settings().clone()
+                };
+                let declared = broker
+                    .declare(topic.name(), &other, Declare::Update)
+                    .await?;
+                Ok(declared.name().to_string())
+            }
+            Self::DropConsumer => {
+                let dropped = broker.drop_consumer(topic, SHARD, a, WORKER).await?;
+                Ok(dropped.to_string())
+            }
+            Self::Forget => Ok(format!("{:?}", broker.forget(topic, SHARD).await?)),
+            Self::TakeGarbageHooks => {
+                let taken = broker.take_garbage_hooks(topic, SHARD, a, 10, ms(1000));
+                Ok(format!("{:?}", taken.await?))
+            }
+            Self::FinishGarbageHook => {
+                let [(id, time)] = &busy.seen;
+                let finished = broker.finish_garbage_hook(topic, SHARD, a, id, *time);
+                Ok(finished.await?.to_string())
             }
         }
     }
@@ -265,6 +328,7 @@ pub(super) fn second_answers() -> BTreeMap<&'static str, &'static str> {
         ("requeue", "0"),
         ("purge", "0"),
         ("pause of the topic", "false"),
+        ("resume of the topic", "false"),
         ("pause of a group", "false"),
         ("retire", "Same"),
     ]

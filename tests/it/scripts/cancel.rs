@@ -119,23 +119,3 @@ async fn a_message_without_its_payload_can_be_cancelled() {
     ));
     relay.assert_drained().await;
 }
-
-#[tokio::test]
-async fn a_cancel_onto_a_wrong_type_removes_nothing() {
-    let relay = Relay::start("cancel").await;
-    relay.send(&[message("a", ms(10))]).await;
-    let keys = [
-        "stats",
-        "waiting",
-        "payload",
-        "retry:default",
-        "attempts:default",
-        "garbage:default",
-        "tomb",
-    ];
-    let call = async || relay.broker().cancel(relay.topic(), &id("a"), None).await;
-    relay
-        .assert_wrong_types_are_refused_whole(&keys, call)
-        .await;
-    relay.assert_conserved().await;
-}

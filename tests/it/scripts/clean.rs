@@ -94,29 +94,3 @@ async fn a_long_stream_is_looked_through_in_steps() {
     assert_eq!(relay.zset("retry:default").await.len(), 501);
     relay.assert_conserved().await;
 }
-
-#[tokio::test]
-async fn a_clean_onto_a_wrong_type_changes_nothing() {
-    let relay = Relay::start("clean").await;
-    relay.hold("unheld").await;
-    remove_consumer(&relay).await;
-    relay.step(1);
-    let keys = [
-        "stats",
-        "payload",
-        "ready:default",
-        "retry:default",
-        "attempts:default",
-        "tomb",
-    ];
-    let call = async || {
-        relay
-            .broker()
-            .clean(relay.topic(), Shard::new(0), relay.group(), None)
-            .await
-    };
-    relay
-        .assert_wrong_types_are_refused_whole(&keys, call)
-        .await;
-    relay.assert_conserved().await;
-}

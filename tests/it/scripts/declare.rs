@@ -155,19 +155,3 @@ async fn a_group_that_was_lost_is_made_again_from_the_first_entry() {
     assert_eq!(again.id, Some(lisa_tests::relay::id("a")));
     relay.assert_conserved().await;
 }
-
-#[tokio::test]
-async fn a_declaration_onto_a_wrong_type_changes_nothing() {
-    let relay = Relay::start("declare").await;
-    let (name, settings) = (relay.topic().name(), relay.topic().settings());
-    let call = async || {
-        relay
-            .broker()
-            .declare(name, settings, Declare::Create)
-            .await
-    };
-    relay
-        .assert_wrong_types_are_refused_whole(&["conf", "ready:default"], call)
-        .await;
-    relay.assert_conserved().await;
-}

@@ -80,19 +80,3 @@ async fn without_a_group_there_is_nobody_to_drop() {
     assert!(left.get("v1:{t:0}:ready:default").is_none());
     relay.assert_drained().await;
 }
-
-#[tokio::test]
-async fn a_consumer_of_a_wrong_type_is_an_error() {
-    let relay = Relay::start("drop").await;
-    let call = async || {
-        let (topic, shard) = (relay.topic(), Shard::new(0));
-        relay
-            .broker()
-            .drop_consumer(topic, shard, relay.group(), WORKER)
-            .await
-    };
-    relay
-        .assert_wrong_types_are_refused_whole(&["ready:default"], call)
-        .await;
-    relay.assert_drained().await;
-}

@@ -57,20 +57,3 @@ async fn the_hook_of_a_message_that_left_garbage_can_be_finished() {
     assert!(finish(&relay, "gone", START).await);
     relay.assert_drained().await;
 }
-
-#[tokio::test]
-async fn a_finish_onto_a_wrong_type_finishes_nothing() {
-    let relay = relay("finish-notice").await;
-    relay.put_in_garbage("a").await;
-    let (broker, shard, a) = (relay.broker(), Shard::new(0), id("a"));
-    let time = UnixMs::new(START);
-    let call = async || {
-        broker
-            .finish_garbage_hook(relay.topic(), shard, relay.group(), &a, time)
-            .await
-    };
-    relay
-        .assert_wrong_types_are_refused_whole(&["garbage:default", "garbage_hook:default"], call)
-        .await;
-    relay.assert_conserved().await;
-}

@@ -96,15 +96,3 @@ async fn an_id_that_is_older_than_the_window_is_no_duplicate_although_its_tombst
         relay.assert_conserved().await;
     }
 }
-
-#[tokio::test]
-async fn a_wrong_type_is_refused_and_left_alone() {
-    let relay = with_window(0).await;
-    let read = relay.hold("a").await;
-    relay.settle(&read, Verdict::Ack).await;
-    relay.step(1);
-    let call = async || relay.broker().forget(relay.topic(), Shard::new(0)).await;
-    relay
-        .assert_wrong_types_are_refused_whole(&["stats", "tomb", "into"], call)
-        .await;
-}

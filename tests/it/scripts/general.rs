@@ -1,75 +1,11 @@
-//! The rules for every general script: a wrong type is refused whole, a repeat changes nothing, and a topic that is
-//! general for no reason behaves like a plain one.
+//! The rules for every general script: a repeat changes nothing, and a topic that is general for no reason behaves like
+//! a plain one.
 
 use super::calls::{CASES, FREE, Verb, second_answers, two_groups};
-use super::stage::{Stage, defer, groups, name, reject};
+use super::stage::{Stage, defer, reject};
 use lisa_core::broker::{BrokerError, Verdict};
 use lisa_tests::relay::{message, ms, retry, settlement};
 use redis::cmd;
-
-/// All keys of a shard that every general script looks at.
-const OF_SHARD: [&str; 8] = [
-    "conf", "stats", "waiting", "payload", "meta", "merge", "left", "tomb",
-];
-/// All keys of a group.
-const OF_GROUP: [&str; 9] = [
-    "ready",
-    "retry",
-    "attempts",
-    "backlog",
-    "parked",
-    "holder",
-    "garbage",
-    "garbage_info",
-    "garbage_hook",
-];
-
-fn keys(groups: &[&str]) -> Vec<String> {
-    let of_groups = groups
-        .iter()
-        .flat_map(|group| OF_GROUP.map(|key| format!("{key}:{group}")));
-    let of_shard = OF_SHARD.iter().map(|key| (*key).to_owned());
-    of_shard.chain(of_groups).collect()
-}
-
-#[tokio::test]
-async fn a_wrong_type_anywhere_is_refused_whole_by_every_script() {
-    for case in CASES {
-        let busy = two_groups().await;
-        case.call.prepare(&busy).await;
-        let keys = keys(case.groups);
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        busy.stage
-            .assert_wrong_types_are_refused_whole(&keys, async || case.call.call(&busy).await)
-            .await;
-        // Nothing was damaged: the same call does its work now, or the test would prove nothing.
-        let before = busy.stage.snapshot().await;
-        let outcome = case.call.call(&busy).await.unwrap();
-        let changed = before != busy.stage.snapshot().await;
-        let reads = matches!(case.call, Verb::Lookup | Verb::Stats);
-        assert_eq!(changed, !reads, "{}: {outcome}", case.what);
-    }
-}
-
-#[tokio::test]
-async fn a_declaration_or_a_join_onto_a_wrong_type_changes_nothing() {
-    let busy = two_groups().await;
-    let (broker, topic) = (busy.stage.broker(), busy.stage.topic());
-    let other = groups(&["a", "b", "c"]);
-    let declare = async || {
-        let update = lisa_core::broker::Declare::Update;
-        broker.declare(topic.name(), &other, update).await
-    };
-    let stage = &busy.stage;
-    stage
-        .assert_wrong_types_are_refused_whole(&["conf", "ready:a"], declare)
-        .await;
-    let join = async || broker.join(topic, &name("instance-1")).await;
-    stage
-        .assert_wrong_types_are_refused_whole(&["conf", "ready:instance-1"], join)
-        .await;
-    stage.assert_whole().await;
-}
 
 #[tokio::test]
 async fn every_script_can_be_called_again_when_its_answer_was_lost() {

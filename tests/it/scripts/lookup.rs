@@ -201,25 +201,6 @@ async fn a_lookup_changes_nothing() {
     relay.assert_conserved().await;
 }
 
-#[tokio::test]
-async fn a_lookup_of_a_wrong_type_is_an_error() {
-    let relay = Relay::start("lookup").await;
-    relay.send(&[message("a", ms(10))]).await;
-    let keys = [
-        "waiting",
-        "payload",
-        "retry:default",
-        "attempts:default",
-        "garbage:default",
-        "tomb",
-    ];
-    let call = async || relay.broker().lookup(relay.topic(), &id("a"), None).await;
-    relay
-        .assert_wrong_types_are_refused_whole(&keys, call)
-        .await;
-    relay.assert_conserved().await;
-}
-
 /// Returns the reason why a message waits in each group.
 async fn whys(relay: &Relay, name: &str) -> Vec<String> {
     match lookup(relay, name).await {

@@ -1,8 +1,7 @@
 //! move_due: nothing early, everything due in the order of time, never more than the batch.
 
 use lisa_core::broker::Moved;
-use lisa_core::time::{UnixMs, When};
-use lisa_core::topic::Shard;
+use lisa_core::time::UnixMs;
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, message, ms, retry};
 use redis::cmd;
@@ -155,32 +154,6 @@ async fn a_message_without_its_payload_moves_and_is_settled_as_lost() {
     let settled = relay.settle(&read, lisa_core::broker::Verdict::Lost).await;
     assert_eq!(settled, lisa_core::state::Settled::Lost);
     relay.assert_drained().await;
-}
-
-#[tokio::test]
-async fn a_move_onto_a_wrong_type_moves_nothing() {
-    let relay = Relay::start("move").await;
-    let read = relay.hold("r").await;
-    relay.settle(&read, retry(ms(10))).await;
-    relay
-        .send(&[message("w", ms(10)), message("x", When::NOW)])
-        .await;
-    relay.step(10);
-    let keys = ["conf", "stats", "waiting", "retry:default", "ready:default"];
-    let call = async || {
-        let (shard, idle) = (Shard::new(0), Duration::from_secs(1));
-        relay
-            .broker()
-            .move_due(relay.topic(), shard, 200, idle)
-            .await
-    };
-    relay
-        .assert_wrong_types_are_refused_whole(&keys, call)
-        .await;
-    relay
-        .assert_wrong_types_are_refused_whole(&["attempts:default"], call)
-        .await;
-    relay.assert_conserved().await;
 }
 
 /// The script counts the messages of each ms of such a batch, and reads no scores.

@@ -34,15 +34,3 @@ async fn every_shard_is_paused() {
     }
     relay.assert_drained().await;
 }
-
-#[tokio::test]
-async fn a_resume_onto_a_wrong_type_leaves_the_topic_paused() {
-    let relay = Relay::start("pause").await;
-    relay.broker().pause(relay.topic(), true).await.unwrap();
-    let resume = async || relay.broker().pause(relay.topic(), false).await;
-    relay
-        .assert_wrong_types_are_refused_whole(&["conf", "stats"], resume)
-        .await;
-    assert!(resume().await.unwrap());
-    relay.assert_drained().await;
-}

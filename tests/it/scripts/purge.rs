@@ -96,27 +96,3 @@ async fn what_is_older_than_the_topic_keeps_it_is_purged_and_nothing_younger() {
     );
     relay.assert_conserved().await;
 }
-
-#[tokio::test]
-async fn a_purge_onto_a_wrong_type_removes_nothing() {
-    let relay = Relay::start("purge").await;
-    relay.put_in_garbage("a").await;
-    let keys = [
-        "stats",
-        "payload",
-        "garbage:default",
-        "garbage_info:default",
-        "tomb",
-    ];
-    let items = seen("a", START);
-    let call = async || {
-        relay
-            .broker()
-            .purge(relay.topic(), relay.group(), &items)
-            .await
-    };
-    relay
-        .assert_wrong_types_are_refused_whole(&keys, call)
-        .await;
-    relay.assert_conserved().await;
-}

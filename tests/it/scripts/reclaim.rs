@@ -439,34 +439,6 @@ async fn a_topic_without_its_group_has_nothing_to_reclaim() {
     relay.assert_drained().await;
 }
 
-#[tokio::test]
-async fn a_reclaim_onto_a_wrong_type_takes_nothing_back() {
-    let relay = Relay::start("reclaim").await;
-    let read = relay.hold("a").await;
-    relay.age(read.attempt.entry, WORKER, IDLE).await;
-    let keys = [
-        "stats",
-        "payload",
-        "ready:default",
-        "retry:default",
-        "attempts:default",
-        "garbage:default",
-        "garbage_info:default",
-    ];
-    let call = async || {
-        relay
-            .broker()
-            .reclaim(relay.topic(), Shard::new(0), relay.group(), true)
-            .await
-    };
-    relay
-        .assert_wrong_types_are_refused_whole(&keys, call)
-        .await;
-    let acks = [settlement(&read, Verdict::Ack)];
-    assert_eq!(relay.settle_all(&acks).await, [Settled::Acked]);
-    relay.assert_drained().await;
-}
-
 /// Holds back the script of a reclaim that has already looked, and lets `meanwhile` run before it.
 async fn reclaim_after(meanwhile: impl AsyncFnOnce(&Relay, &Broker, &Read)) {
     let server = Server::start();

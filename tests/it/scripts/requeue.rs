@@ -80,30 +80,6 @@ async fn garbage_without_its_payload_is_lost() {
 }
 
 #[tokio::test]
-async fn a_requeue_onto_a_wrong_type_changes_nothing() {
-    let relay = Relay::start("requeue").await;
-    relay.put_in_garbage("a").await;
-    let keys = [
-        "stats",
-        "payload",
-        "retry:default",
-        "garbage:default",
-        "garbage_info:default",
-    ];
-    let items = seen(&["a"]);
-    let call = async || {
-        relay
-            .broker()
-            .requeue(relay.topic(), relay.group(), &items)
-            .await
-    };
-    relay
-        .assert_wrong_types_are_refused_whole(&keys, call)
-        .await;
-    relay.assert_conserved().await;
-}
-
-#[tokio::test]
 async fn a_callers_message_that_its_key_put_on_another_shard_is_requeued_and_purged_there() {
     let settings = TopicSettings {
         shards: 8,

@@ -92,28 +92,3 @@ async fn what_is_elsewhere_is_not_rescheduled() {
     assert_eq!(before.diff(&relay.snapshot().await), "");
     relay.assert_conserved().await;
 }
-
-#[tokio::test]
-async fn a_reschedule_onto_a_wrong_type_changes_nothing() {
-    let relay = Relay::start("reschedule").await;
-    relay.send(&[message("a", ms(10))]).await;
-    let call = async || {
-        let when = When::After(ms(5));
-        relay
-            .broker()
-            .reschedule(relay.topic(), &id("a"), None, when)
-            .await
-    };
-    let keys = [
-        "stats",
-        "waiting",
-        "retry:default",
-        "garbage:default",
-        "payload",
-        "tomb",
-    ];
-    relay
-        .assert_wrong_types_are_refused_whole(&keys, call)
-        .await;
-    relay.assert_conserved().await;
-}

@@ -151,31 +151,6 @@ async fn a_send_works_after_the_scripts_were_flushed() {
 }
 
 #[tokio::test]
-async fn a_send_onto_a_wrong_type_stores_nothing() {
-    let relay = Relay::start("send").await;
-    relay.hold("old").await;
-    let batch = [message("a", ms(9)), message("b", When::NOW)];
-    let keys = [
-        "conf",
-        "stats",
-        "waiting",
-        "payload",
-        "ready:default",
-        "tomb",
-    ];
-    let call = async || {
-        relay
-            .broker()
-            .send(relay.topic(), Shard::new(0), &batch)
-            .await
-    };
-    relay
-        .assert_wrong_types_are_refused_whole(&keys, call)
-        .await;
-    relay.assert_conserved().await;
-}
-
-#[tokio::test]
 async fn a_cancelled_id_is_sent_again_on_request_and_only_once() {
     for keyed in [false, true] {
         let relay = Relay::start("send").await;

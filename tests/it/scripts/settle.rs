@@ -3,7 +3,6 @@
 use lisa_core::broker::{Settlement, Verdict};
 use lisa_core::state::Settled;
 use lisa_core::time::{UnixMs, When};
-use lisa_core::topic::Shard;
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, WORKER, message, ms, retry, settlement};
 
@@ -239,35 +238,5 @@ async fn more_than_one_call_can_hold_is_settled_in_order() {
         settled.iter().eq(expected.iter().cycle().take(200)),
         "{settled:?}"
     );
-    relay.assert_conserved().await;
-}
-
-#[tokio::test]
-async fn a_settle_onto_a_wrong_type_settles_nothing() {
-    let relay = Relay::start("settle").await;
-    let first = relay.hold("a").await;
-    let second = relay.hold("b").await;
-    let settlements = [
-        settlement(&first, retry(ms(0))),
-        settlement(&second, reject()),
-    ];
-    let keys = [
-        "stats",
-        "payload",
-        "ready:default",
-        "retry:default",
-        "attempts:default",
-        "garbage:default",
-        "garbage_info:default",
-    ];
-    let call = async || {
-        relay
-            .broker()
-            .settle(relay.topic(), Shard::new(0), relay.group(), &settlements)
-            .await
-    };
-    relay
-        .assert_wrong_types_are_refused_whole(&keys, call)
-        .await;
     relay.assert_conserved().await;
 }

@@ -110,24 +110,6 @@ async fn without_its_group_nothing_is_in_flight() {
 }
 
 #[tokio::test]
-async fn stats_of_a_wrong_type_are_an_error() {
-    let relay = Relay::start("stats").await;
-    let keys = [
-        "conf",
-        "stats",
-        "waiting",
-        "ready:default",
-        "retry:default",
-        "garbage:default",
-    ];
-    let call = async || relay.broker().stats(relay.topic()).await;
-    relay
-        .assert_wrong_types_are_refused_whole(&keys, call)
-        .await;
-    relay.assert_conserved().await;
-}
-
-#[tokio::test]
 async fn each_group_has_its_own_counts_and_sum() {
     let stage = Stage::with(TopicSettings {
         max_ready: Some(2),

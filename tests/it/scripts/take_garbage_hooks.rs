@@ -5,7 +5,7 @@ use lisa_core::state::GarbageReason;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::Shard;
 use lisa_tests::Relay;
-use lisa_tests::relay::{START, id, ms, settlement};
+use lisa_tests::relay::{START, id, ms};
 use redis::cmd;
 use std::time::Duration;
 
@@ -139,48 +139,5 @@ async fn what_left_garbage_is_dropped_and_what_came_back_is_noted_again() {
     let reject = lisa_core::broker::Verdict::Reject { error };
     relay.settle(&read, reject).await;
     assert_eq!(take(&relay, 10, LEASE).await.0, ["requeued"]);
-    relay.assert_conserved().await;
-}
-
-#[tokio::test]
-async fn what_cannot_be_noted_does_not_go_to_garbage() {
-    let relay = relay("take-notices").await;
-    let reads = [relay.hold("a").await, relay.hold("b").await];
-    let error = "no good".to_owned();
-    let verdict = lisa_core::broker::Verdict::Reject { error };
-    let settlements = reads.map(|read| settlement(&read, verdict.clone()));
-    let (broker, shard) = (relay.broker(), Shard::new(0));
-    let call = async || {
-        broker
-            .settle(relay.topic(), shard, relay.group(), &settlements)
-            .await
-    };
-    relay
-        .assert_wrong_types_are_refused_whole(&["garbage_hook:default"], call)
-        .await;
-    relay.assert_conserved().await;
-}
-
-#[tokio::test]
-async fn a_take_onto_a_wrong_type_takes_nothing() {
-    let relay = relay("take-notices").await;
-    relay.put_in_garbage("a").await;
-    relay.step(1);
-    let keys = [
-        "conf",
-        "stats",
-        "garbage:default",
-        "garbage_info:default",
-        "garbage_hook:default",
-    ];
-    let (broker, shard) = (relay.broker(), Shard::new(0));
-    let call = async || {
-        broker
-            .take_garbage_hooks(relay.topic(), shard, relay.group(), 10, LEASE)
-            .await
-    };
-    relay
-        .assert_wrong_types_are_refused_whole(&keys, call)
-        .await;
     relay.assert_conserved().await;
 }
