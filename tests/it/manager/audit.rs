@@ -1,15 +1,13 @@
 //! The audit log: who did what, over HTTP and on the command line.
 
 use lisa_core::broker::AuditEntry;
-use lisa_manager::combined;
-use lisa_service::role::Runtime;
-use lisa_service::shutdown::Shutdown;
-use lisa_tests::{Api, Server, eventually, free_port, relay};
+use lisa_tests::{Api, Server, eventually, relay};
 use redis::cmd;
 use serde_json::{Value, json};
 
 use super::operators::lisa_manager;
-use super::{SOON, config, put_in_garbage};
+use super::served::Served;
+use super::{SOON, put_in_garbage};
 
 /// The SHA-256 of the texts "reader" and "operator".
 const TOKENS: &str = r#"[
@@ -20,22 +18,9 @@ const TOKENS: &str = r#"[
 #[tokio::test]
 async fn each_action_of_an_operator_is_recorded_with_its_author_and_outcome() {
     let server = Server::start();
-    let port = free_port();
-    let listen = format!("127.0.0.1:{port}");
-    let keys = [
-        ("manager.listen", listen.as_str()),
-        ("auth.tokens", TOKENS),
-        ("topics.orders.groups", "billing"),
-    ];
-    let config = config(&server, "audit", &keys);
-    let shutdown = Shutdown::manual(SOON);
-    let runtime = Runtime::with_shutdown("manager", config, shutdown.clone()).unwrap();
-    let broker = runtime.broker.clone();
-    let run = tokio::spawn(combined::run(runtime, false));
-    let (dana, omar) = (
-        Api::new(port).token("reader"),
-        Api::new(port).token("operator"),
-    );
+    let keys = [("auth.tokens", TOKENS), ("topics.orders.groups", "billing")];
+    let served = Served::start(&server, "audit", &keys).await;
+    let [dana, omar] = ["reader", "operator"].map(|token| served.api.clone().token(token));
     eventually(SOON, async || match dana.try_get("/v1/topics").await {
         Some(reply) if reply.status == 200 && reply.json()["topics"][0].is_object() => Ok(()),
         other => Err(format!("{other:?}")),
@@ -63,13 +48,13 @@ async fn each_action_of_an_operator_is_recorded_with_its_author_and_outcome() {
     post(&omar, "topics/orders/pause", Value::Null)
         .await
         .expect(200);
-    let orders = broker.topic(&"orders".parse().unwrap()).await.unwrap();
+    let orders = served.topic().await;
     let group = "topics/orders/groups/billing";
     post(&omar, "topics/orders/resume", Value::Null)
         .await
         .expect(200);
     for id in ["g1", "g2"] {
-        put_in_garbage(&broker, &orders, id).await;
+        put_in_garbage(&served.broker, &orders, id).await;
     }
     let dry_run = json!({ "all": true, "dry_run": true });
     post(&omar, &format!("{group}/garbage/purge"), dry_run)
@@ -160,8 +145,7 @@ async fn each_action_of_an_operator_is_recorded_with_its_author_and_outcome() {
         table.contains("alice") && table.contains("more: --cursor "),
         "{table}"
     );
-    shutdown.begin();
-    run.await.unwrap().unwrap();
+    served.end().await;
 }
 
 #[tokio::test]

@@ -1,7 +1,6 @@
 //! Garbage jobs: requeue and purge by filter, over HTTP and on the command line, stopped, and resumed by another manager.
 
-use lisa_core::broker::{TopicHandle, Verdict};
-use lisa_tests::http::Reply;
+use lisa_core::broker::Verdict;
 use lisa_tests::relay::{self, ms};
 use lisa_tests::{Server, eventually};
 use serde_json::{Value, json};
@@ -15,11 +14,6 @@ async fn start(server: &Server, namespace: &str) -> Served {
 }
 
 impl Served {
-    async fn post(&self, path: &str, body: Value) -> Reply {
-        let path = format!("/v1/{path}");
-        self.api.call(reqwest::Method::POST, &path, &body).await
-    }
-
     async fn start_job(&self, body: Value) -> Value {
         let reply = self
             .post("topics/orders/groups/default/garbage/jobs", body)
@@ -38,10 +32,6 @@ impl Served {
             }
         })
         .await
-    }
-
-    async fn topic(&self) -> std::sync::Arc<TopicHandle> {
-        self.broker.topic(&"orders".parse().unwrap()).await.unwrap()
     }
 
     async fn in_garbage(&self) -> u64 {

@@ -1,14 +1,12 @@
 //! Groups as operators and jobs handle them: fan-out, pause, drain, drop, keep, and groups of one instance.
 
 use super::operators::lisa_manager;
+use super::served::Served;
 use super::{Running, SOON, config, send, wait_for};
 use lisa_core::broker::{Broker, GroupStats, Retirement, TopicHandle, Verdict};
 use lisa_core::message::{Options, PreparedMessage};
 use lisa_core::state::State;
 use lisa_core::topic::Group;
-use lisa_manager::combined;
-use lisa_service::role::Runtime;
-use lisa_service::shutdown::Shutdown;
 use lisa_tests::relay::{self, ms};
 use lisa_tests::{Api, Server, eventually, free_port};
 use redis::cmd;
@@ -225,24 +223,8 @@ async fn the_command_line_says_why_a_message_has_not_run() {
 async fn groups_are_paused_drained_kept_and_dropped_over_http() {
     let server = Server::start();
     add_group(&server, "http", "a,b").await;
-    let port = free_port();
-    let listen = format!("127.0.0.1:{port}");
-    let keys = [
-        ("manager.listen", listen.as_str()),
-        ("topics.t.groups", "a"),
-        NEVER,
-    ];
-    let shutdown = Shutdown::manual(SOON);
-    let config = config(&server, "http", &keys);
-    let runtime = Runtime::with_shutdown("manager", config, shutdown.clone()).unwrap();
-    let broker = runtime.broker.clone();
-    let run = tokio::spawn(combined::run(runtime, false));
-    let api = Api::new(port);
-    eventually(SOON, async || match api.try_get("/readyz").await {
-        Some(reply) if reply.status == 200 => Ok(()),
-        other => Err(format!("{other:?}")),
-    })
-    .await;
+    let served = Served::start(&server, "http", &[("topics.t.groups", "a"), NEVER]).await;
+    let (api, broker) = (&served.api, &served.broker);
     let topic = broker.topic(&"t".parse().unwrap()).await.unwrap();
     let counted = api.get_json("/v1/stats").await["topics"][0]["groups"].clone();
     assert_eq!(
@@ -288,8 +270,8 @@ async fn groups_are_paused_drained_kept_and_dropped_over_http() {
         paused,
         json!({ "topic": "t", "group": "b", "paused": true, "changed": true })
     );
-    send(&broker, &topic, relay::message("m1", ms(0))).await;
-    eventually(SOON, async || match stats_of(&broker, &topic, "b").await {
+    send(broker, &topic, relay::message("m1", ms(0))).await;
+    eventually(SOON, async || match stats_of(broker, &topic, "b").await {
         Some(counts) if counts.backlog == 1 => Ok(()),
         other => Err(format!("{other:?}")),
     })
@@ -311,7 +293,7 @@ async fn groups_are_paused_drained_kept_and_dropped_over_http() {
     assert_eq!(unknown["code"], "not_found");
     api.get("/v1/topics/t/messages/n!x").await.expect(422);
     post(&format!("{base}/resume")).await.expect(200);
-    eventually(SOON, async || match stats_of(&broker, &topic, "b").await {
+    eventually(SOON, async || match stats_of(broker, &topic, "b").await {
         Some(counts) if counts.ready == 1 => Ok(()),
         other => Err(format!("{other:?}")),
     })
@@ -335,7 +317,7 @@ async fn groups_are_paused_drained_kept_and_dropped_over_http() {
         (&report["groups"], &report["dropped"]),
         (&json!(1), &json!(1))
     );
-    assert_eq!(stats_of(&broker, &topic, "b").await, None);
+    assert_eq!(stats_of(broker, &topic, "b").await, None);
     for verb in ["pause", "resume", "drain", "drop", "keep"] {
         let unknown = post(&format!("{base}/{verb}")).await.expect(404).json();
         assert_eq!(unknown["detail"], "topic t has no group b, only a");
@@ -343,8 +325,7 @@ async fn groups_are_paused_drained_kept_and_dropped_over_http() {
     let paths = api.get_json("/openapi.json").await["paths"].clone();
     assert!(paths["/v1/topics/{topic}/groups/{group}/drop"]["post"].is_object());
     assert!(paths["/v1/topics/{topic}/messages/{id}"]["get"].is_object());
-    shutdown.begin();
-    run.await.unwrap().unwrap();
+    served.end().await;
 }
 
 #[tokio::test]

@@ -1,40 +1,41 @@
 //! The manager as operators see it: HTTP interface, command line, start and end.
 
+use super::served::Served;
 use super::{Running, SOON, config, put_in_garbage, send, wait_for};
 use lisa_core::broker::{Broker, NO_MANAGER};
 use lisa_core::state::State;
-use lisa_manager::combined;
-use lisa_service::role::Runtime;
-use lisa_service::shutdown::Shutdown;
 use lisa_tests::relay::{self, ms};
 use lisa_tests::{Api, Binary, Launch, Server, eventually, free_port};
 use redis::cmd;
 use serde_json::{Value, json};
 
-#[tokio::test]
-async fn operators_see_and_do_everything_over_http() {
-    let server = Server::start();
-    let port = free_port();
-    let listen = format!("127.0.0.1:{port}");
-    let keys = [
-        ("manager.listen", listen.as_str()),
-        ("topics.orders.groups", "billing"),
-    ];
-    let config = config(&server, "http", &keys);
-    let shutdown = Shutdown::manual(SOON);
-    let runtime = Runtime::with_shutdown("manager+producer", config, shutdown.clone()).unwrap();
-    let broker = runtime.broker.clone();
-    let run = tokio::spawn(combined::run(runtime, true));
-    let api = Api::new(port);
-    eventually(SOON, async || match api.try_get("/readyz").await {
-        Some(reply) if reply.status == 200 => Ok(()),
-        other => Err(format!("{other:?}")),
-    })
-    .await;
+const GARBAGE: &str = "topics/orders/groups/billing/garbage";
 
-    api.send("orders", "one", &[("Lisa-Delay", "1h"), ("Lisa-Id", "m1")])
-        .await
-        .expect(202);
+/// A manager with a producer, and a message of one hour, `m1`, in the topic `orders` of the group `billing`.
+async fn operated(server: &Server) -> Served {
+    let keys = [("topics.orders.groups", "billing")];
+    let served = Served::with(server, "cli", &keys, true).await;
+    let headers = [("Lisa-Delay", "1h"), ("Lisa-Id", "m1")];
+    let sent = served.api.send("orders", "one", &headers).await;
+    sent.expect(202);
+    served
+}
+
+/// The same with `g1`, `g2` and `g3` in garbage.
+async fn with_garbage(server: &Server) -> Served {
+    let served = operated(server).await;
+    let orders = served.topic().await;
+    for id in ["g1", "g2", "g3"] {
+        put_in_garbage(&served.broker, &orders, id).await;
+    }
+    served
+}
+
+#[tokio::test]
+async fn stats_count_each_topic_and_group_over_http() {
+    let server = Server::start();
+    let served = operated(&server).await;
+    let api = &served.api;
     let stats = api.get_json("/v1/stats").await;
     assert!(stats["managers"].is_u64(), "{stats:#}");
     let topic = &stats["topics"][0];
@@ -48,199 +49,217 @@ async fn operators_see_and_do_everything_over_http() {
         (&topic["counters"]["accepted"], &topic["conservation_error"]),
         (&json!(1), &json!(0))
     );
-    assert_eq!(
-        api.get_json("/v1/topics").await["topics"][0]["settings"]["shards"],
-        1
-    );
-    assert_eq!(
-        api.get_json("/v1/topics/orders").await["stats"]["waiting"],
-        1
-    );
-    let page = api
-        .get_json("/v1/topics/orders/messages?state=waiting&group=billing&limit=5")
-        .await;
-    assert_eq!(
-        (&page["messages"][0]["id"], &page["next"]),
-        (&json!("m1"), &Value::Null)
-    );
-
-    let orders = broker.topic(&"orders".parse().unwrap()).await.unwrap();
-    for id in ["g1", "g2", "g3"] {
-        put_in_garbage(&broker, &orders, id).await;
-    }
-    let garbage = api
-        .get_json("/v1/topics/orders/messages?state=garbage&limit=2")
-        .await;
-    assert_eq!(garbage["messages"][0]["reason"], "rejected");
-    let rest = format!(
-        "/v1/topics/orders/messages?state=garbage&cursor={}",
-        garbage["next"].as_str().unwrap()
-    );
-    assert_eq!(
-        api.get_json(&rest).await["messages"]
-            .as_array()
-            .unwrap()
-            .len(),
-        1
-    );
-    let post = async |path: &str, body: Value| api.call(reqwest::Method::POST, path, &body).await;
-    let base = "/v1/topics/orders/groups/billing/garbage";
-    let newest = api
-        .get_json("/v1/topics/orders/messages?state=garbage&order=newest&limit=1")
-        .await;
-    assert_eq!(newest["messages"][0]["id"], "g3");
-    let errors = api.get_json(&format!("{base}/errors")).await;
-    assert_eq!(errors["errors"][0]["count"], 3, "{errors:#}");
-    assert_eq!(
-        (&errors["newest"], &errors["total"]),
-        (&json!(3), &json!(3))
-    );
+    let topics = api.get_json("/v1/topics").await;
+    assert_eq!(topics["topics"][0]["settings"]["shards"], 1);
+    let topic = api.get_json("/v1/topics/orders").await;
+    assert_eq!(topic["stats"]["waiting"], 1);
     let keys = api.get_json("/v1/topics/orders/groups/billing/keys").await;
     assert_eq!((&keys["keys"], &keys["next"]), (&json!([]), &Value::Null));
-    for path in ["/v1/forecast", "/v1/topics/orders/forecast?for=2h&step=1h"] {
-        let forecast = api.get_json(path).await;
-        let waiting = forecast["total"]["waiting"].as_array().unwrap();
-        let sum: u64 = waiting.iter().filter_map(Value::as_u64).sum();
-        assert_eq!(sum, 1, "{forecast:#}");
-    }
+    served.end().await;
+}
+
+#[tokio::test]
+async fn the_snapshot_counts_the_garbage_of_each_group() {
+    let server = Server::start();
+    let served = with_garbage(&server).await;
     eventually(SOON, async || {
-        let snapshot = api.get_json("/v1/stats/snapshot").await;
+        let snapshot = served.api.get_json("/v1/stats/snapshot").await;
         match snapshot["topics"][0]["groups"][0]["garbage"].as_u64() {
             Some(3) => Ok(()),
             _ => Err(format!("{snapshot:#}")),
         }
     })
     .await;
-    let swept = post(&format!("{base}/requeue"), json!({ "ids": ["g1", "nix"] }))
-        .await
-        .expect(200)
-        .json();
+    served.end().await;
+}
+
+#[tokio::test]
+async fn a_forecast_counts_what_is_waiting_once() {
+    let server = Server::start();
+    let served = operated(&server).await;
+    for path in ["/v1/forecast", "/v1/topics/orders/forecast?for=2h&step=1h"] {
+        let forecast = served.api.get_json(path).await;
+        let waiting = forecast["total"]["waiting"].as_array().unwrap();
+        let sum: u64 = waiting.iter().filter_map(Value::as_u64).sum();
+        assert_eq!(sum, 1, "{forecast:#}");
+    }
+    served.end().await;
+}
+
+#[tokio::test]
+async fn messages_are_listed_by_state_in_pages_and_in_both_orders() {
+    let server = Server::start();
+    let served = with_garbage(&server).await;
+    let list = async |query: &str| {
+        let path = format!("/v1/topics/orders/messages?{query}");
+        served.api.get_json(&path).await
+    };
+    let page = list("state=waiting&group=billing&limit=5").await;
     assert_eq!(
-        swept,
+        (&page["messages"][0]["id"], &page["next"]),
+        (&json!("m1"), &Value::Null)
+    );
+    let garbage = list("state=garbage&limit=2").await;
+    assert_eq!(garbage["messages"][0]["reason"], "rejected");
+    let next = garbage["next"].as_str().unwrap();
+    let rest = list(&format!("state=garbage&cursor={next}")).await;
+    assert_eq!(rest["messages"].as_array().unwrap().len(), 1);
+    let newest = list("state=garbage&order=newest&limit=1").await;
+    assert_eq!(newest["messages"][0]["id"], "g3");
+    served.end().await;
+}
+
+#[tokio::test]
+async fn the_errors_of_garbage_are_counted() {
+    let server = Server::start();
+    let served = with_garbage(&server).await;
+    let errors = served.api.get_json(&format!("/v1/{GARBAGE}/errors")).await;
+    assert_eq!(errors["errors"][0]["count"], 3, "{errors:#}");
+    assert_eq!(
+        (&errors["newest"], &errors["total"]),
+        (&json!(3), &json!(3))
+    );
+    served.end().await;
+}
+
+#[tokio::test]
+async fn garbage_is_requeued_by_id_and_purged_whole_unless_it_is_a_dry_run() {
+    let server = Server::start();
+    let served = with_garbage(&server).await;
+    let post = async |action: &str, body: Value| {
+        let path = format!("{GARBAGE}/{action}");
+        served.post(&path, body).await
+    };
+    let swept = post("requeue", json!({ "ids": ["g1", "nix"] })).await;
+    assert_eq!(
+        swept.expect(200).json(),
         json!({ "found": 1, "done": 1, "dry_run": false, "missing": ["nix"] })
     );
-    let swept = post(
-        &format!("{base}/purge"),
-        json!({ "all": true, "dry_run": true }),
-    )
-    .await
-    .expect(200)
-    .json();
-    assert_eq!(swept, json!({ "found": 2, "done": 0, "dry_run": true }));
-    let swept = post(&format!("{base}/purge"), json!({ "all": true }))
-        .await
-        .expect(200)
-        .json();
-    assert_eq!(swept["done"], 2);
-    post(&format!("{base}/purge"), json!({})).await.expect(422);
-    let unknown = post(
-        "/v1/topics/orders/groups/nix/garbage/purge",
-        json!({ "all": true }),
-    )
-    .await
-    .expect(404)
-    .json();
-    let detail = "topic orders has no group nix, only billing";
-    assert_eq!(unknown["detail"], detail);
-    let unknown = api
-        .get("/v1/topics/orders/messages?group=nix")
-        .await
-        .expect(404)
-        .json();
-    assert_eq!(unknown["detail"], detail);
-
-    let paused = post("/v1/topics/orders/pause", Value::Null)
-        .await
-        .expect(200)
-        .json();
+    let swept = post("purge", json!({ "all": true, "dry_run": true })).await;
     assert_eq!(
-        paused,
+        swept.expect(200).json(),
+        json!({ "found": 2, "done": 0, "dry_run": true })
+    );
+    let swept = post("purge", json!({ "all": true })).await;
+    assert_eq!(swept.expect(200).json()["done"], 2);
+    post("purge", json!({})).await.expect(422);
+    served.end().await;
+}
+
+#[tokio::test]
+async fn an_unknown_group_is_answered_with_the_groups_there() {
+    let server = Server::start();
+    let served = operated(&server).await;
+    let purge = "topics/orders/groups/nix/garbage/purge";
+    let list = "/v1/topics/orders/messages?group=nix";
+    for unknown in [
+        served.post(purge, json!({ "all": true })).await,
+        served.api.get(list).await,
+    ] {
+        let detail = "topic orders has no group nix, only billing";
+        assert_eq!(unknown.expect(404).json()["detail"], detail);
+    }
+    served.end().await;
+}
+
+#[tokio::test]
+async fn a_topic_is_paused_and_resumed_over_http() {
+    let server = Server::start();
+    let served = operated(&server).await;
+    let paused = served.post("topics/orders/pause", Value::Null).await;
+    assert_eq!(
+        paused.expect(200).json(),
         json!({ "topic": "orders", "paused": true, "changed": true })
     );
-    assert_eq!(
-        api.get_json("/v1/topics/orders").await["stats"]["paused"],
-        true
-    );
-    post("/v1/topics/orders/resume", Value::Null)
-        .await
-        .expect(200);
-    post("/v1/topics/nix/pause", Value::Null).await.expect(404);
-    assert_eq!(
-        api.get_json("/v1/jobs").await["jobs"]
-            .as_array()
-            .unwrap()
-            .len(),
-        5
-    );
-    let checkup = api.get_json("/v1/topics/orders/doctor").await;
+    let topic = served.api.get_json("/v1/topics/orders").await;
+    assert_eq!(topic["stats"]["paused"], true);
+    let resumed = served.post("topics/orders/resume", Value::Null).await;
+    resumed.expect(200);
+    let unknown = served.post("topics/nix/pause", Value::Null).await;
+    unknown.expect(404);
+    served.end().await;
+}
+
+#[tokio::test]
+async fn the_doctor_finds_and_repairs_damage_over_http() {
+    let server = Server::start();
+    let served = operated(&server).await;
+    let doctor = async || served.api.get_json("/v1/topics/orders/doctor").await;
+    let checkup = doctor().await;
     assert_eq!(
         (&checkup["topic"], &checkup["findings"]),
         (&json!("orders"), &json!([]))
     );
-    server
-        .connection()
-        .await
-        .send_packed_command(cmd("DEL").arg("http:v1:{orders:0}:waiting"))
-        .await
-        .unwrap();
-    let found = api.get_json("/v1/topics/orders/doctor").await;
-    assert_eq!(found["counts"]["orphan"], json!({ "found": 1 }));
-    let repaired = post("/v1/topics/orders/doctor/repair", Value::Null).await;
+    let mut connection = server.connection().await;
+    let mut lose = cmd("DEL");
+    lose.arg("cli:v1:{orders:0}:waiting");
+    let lost: u64 = lose.query_async(&mut connection).await.unwrap();
+    assert_eq!(lost, 1);
+    assert_eq!(doctor().await["counts"]["orphan"], json!({ "found": 1 }));
+    let repair = async |topic: &str| {
+        let path = format!("topics/{topic}/doctor/repair");
+        served.post(&path, Value::Null).await
+    };
     assert_eq!(
-        repaired.expect(200).json()["counts"],
+        repair("orders").await.expect(200).json()["counts"],
         json!({ "orphan": { "repaired": 1 } })
     );
-    post("/v1/topics/nix/doctor/repair", Value::Null)
-        .await
-        .expect(404);
-    assert_eq!(
-        post("/v1/jobs/clean/run", Value::Null)
-            .await
-            .expect(200)
-            .json()["ok"],
-        true
-    );
-    post("/v1/jobs/nix/run", Value::Null).await.expect(404);
-    let verb = async |arguments: &[&str]| {
-        let of_http = lisa_manager(&server, arguments).env("LISA_NAMESPACE", "http");
-        let ended = of_http.run(SOON).await;
-        assert_eq!(ended.code, Some(0), "{ended:?}");
-        ended.stdout
+    repair("nix").await.expect(404);
+    served.end().await;
+}
+
+#[tokio::test]
+async fn jobs_are_listed_and_run_over_http_and_by_verbs() {
+    let server = Server::start();
+    let served = operated(&server).await;
+    let jobs = served.api.get_json("/v1/jobs").await;
+    assert_eq!(jobs["jobs"].as_array().unwrap().len(), 5);
+    let run = async |job: &str| {
+        let path = format!("jobs/{job}/run");
+        served.post(&path, Value::Null).await
     };
-    let jobs = verb(&["jobs", "--manager", &listen]).await;
+    assert_eq!(run("clean").await.expect(200).json()["ok"], true);
+    run("nix").await.expect(404);
+    let manager = ["--manager", served.api.address()];
+    let jobs = verb(&server, &[&["jobs"], &manager[..]].concat()).await;
     assert!(jobs.contains("reclaim") && jobs.contains("CRON"), "{jobs}");
-    let run_now = verb(&[
-        "jobs",
-        "run",
-        "clean",
-        "--manager",
-        &listen,
-        "--output",
-        "json",
-    ])
-    .await;
+    let run_now = ["jobs", "run", "clean", "--output", "json"];
+    let run_now = verb(&server, &[&run_now, &manager[..]].concat()).await;
     let run_now: Value = serde_json::from_str(&run_now).unwrap();
     assert_eq!(run_now["ok"], true, "{run_now}");
-    let table = verb(&["workers"]).await;
+    served.end().await;
+}
+
+#[tokio::test]
+async fn workers_are_listed_over_http_and_by_a_verb() {
+    let server = Server::start();
+    let served = operated(&server).await;
+    let table = verb(&server, &["workers"]).await;
     assert!(
         table.contains("none") && table.contains("manager"),
         "{table}"
     );
-    let workers: Value =
-        serde_json::from_str(&verb(&["workers", "--output", "json"]).await).unwrap();
+    let workers = verb(&server, &["workers", "--output", "json"]).await;
+    let workers: Value = serde_json::from_str(&workers).unwrap();
     assert_eq!(workers["managers"].as_array().unwrap().len(), 1);
     assert_eq!(workers["groups"][0]["consumers"], json!([]));
-    let workers = api.get_json("/v1/workers").await;
+    let workers = served.api.get_json("/v1/workers").await;
     assert_eq!(workers["managers"].as_array().unwrap().len(), 1);
     assert_eq!(workers["groups"][0]["group"], "billing");
-    let paths = api.get_json("/openapi.json").await["paths"].clone();
+    served.end().await;
+}
+
+#[tokio::test]
+async fn one_openapi_describes_the_routes_of_both_roles() {
+    let server = Server::start();
+    let served = operated(&server).await;
+    let paths = served.api.get_json("/openapi.json").await["paths"].clone();
     let messages = &paths["/v1/topics/{topic}/messages"];
     assert!(
         messages["get"].is_object() && messages["post"].is_object(),
         "{messages}"
     );
-    shutdown.begin();
-    run.await.unwrap().unwrap();
+    served.end().await;
 }
 
 #[tokio::test]
@@ -252,28 +271,14 @@ async fn routes_want_a_token_with_their_scope() {
         {"name": "s", "sha256": "0a367b92cf0b037dfd89960ee832d56f7fc151681bb41e53690e776f5786998a", "scopes": ["send"]}
     ]"#;
     let server = Server::start();
-    let port = free_port();
-    let listen = format!("127.0.0.1:{port}");
     let keys = [
-        ("manager.listen", listen.as_str()),
         ("auth.tokens", tokens),
         ("topics.t.shards", "1"),
         ("topics.reports.shards", "1"),
     ];
-    let shutdown = Shutdown::manual(SOON);
-    let config = config(&server, "scopes", &keys);
-    let runtime = Runtime::with_shutdown("manager", config, shutdown.clone()).unwrap();
-    let run = tokio::spawn(combined::run(runtime, true));
-    let open = Api::new(port);
-    eventually(SOON, async || match open.try_get("/readyz").await {
-        Some(reply) if reply.status == 200 => Ok(()),
-        other => Err(format!("{other:?}")),
-    })
-    .await;
-    let (reader, operator) = (
-        Api::new(port).token("reader"),
-        Api::new(port).token("operator"),
-    );
+    let served = Served::with(&server, "scopes", &keys, true).await;
+    let open = &served.api;
+    let (reader, operator) = (open.clone().token("reader"), open.clone().token("operator"));
     open.get("/v1/stats").await.expect(401);
     reader.get("/v1/stats").await.expect(200);
     operator.get("/v1/stats").await.expect(403);
@@ -285,15 +290,14 @@ async fn routes_want_a_token_with_their_scope() {
     assert!(refused.body.contains("scope `operate`"), "{refused:?}");
     pause(&operator).await.expect(200);
     open.get("/metrics").await.expect(200);
-    let sender = Api::new(port).token("sender");
+    let sender = open.clone().token("sender");
     let misspelled = "/v1/topics/report/messages";
     let unknown = sender.call(reqwest::Method::POST, misspelled, &Value::Null);
     let unknown = unknown.await.expect(404);
     assert!(!unknown.body.contains("reports"), "{unknown:?}");
     let unknown = reader.get(&format!("{misspelled}/a")).await.expect(404);
     assert!(unknown.body.contains("did you mean"), "{unknown:?}");
-    shutdown.begin();
-    run.await.unwrap().unwrap();
+    served.end().await;
 }
 
 /// A process of `lisa-manager` on a server; the namespace is `cli`.
@@ -302,6 +306,13 @@ pub(super) fn lisa_manager(server: &Server, arguments: &[&str]) -> Launch {
         .with(arguments.iter().copied())
         .env("LISA_REDIS__URL", &server.socket_url())
         .env("LISA_NAMESPACE", "cli")
+}
+
+/// Runs a verb, which must succeed; returns its output.
+async fn verb(server: &Server, arguments: &[&str]) -> String {
+    let ended = lisa_manager(server, arguments).run(SOON).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    ended.stdout
 }
 
 #[tokio::test]

@@ -1,11 +1,14 @@
 //! A manager in this process with an HTTP interface.
 
 use super::{SOON, config};
-use lisa_core::broker::Broker;
+use lisa_core::broker::{Broker, TopicHandle};
 use lisa_manager::combined;
 use lisa_service::role::Runtime;
 use lisa_service::shutdown::Shutdown;
+use lisa_tests::http::Reply;
 use lisa_tests::{Api, Server, eventually, free_port};
+use serde_json::Value;
+use std::sync::Arc;
 use tokio::task::JoinHandle;
 
 pub(super) struct Served {
@@ -51,6 +54,17 @@ impl Served {
             shutdown,
             run,
         }
+    }
+
+    /// Posts JSON to a path below `/v1/`.
+    pub(super) async fn post(&self, path: &str, body: Value) -> Reply {
+        let path = format!("/v1/{path}");
+        self.api.call(reqwest::Method::POST, &path, &body).await
+    }
+
+    /// Returns the topic `orders`.
+    pub(super) async fn topic(&self) -> Arc<TopicHandle> {
+        self.broker.topic(&"orders".parse().unwrap()).await.unwrap()
     }
 
     pub(super) async fn end(self) {

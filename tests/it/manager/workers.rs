@@ -5,33 +5,24 @@ use std::sync::Arc;
 use lisa_consumer::{Consumer, handler_fn};
 use lisa_core::broker::Broker;
 use lisa_core::message::PreparedMessage;
-use lisa_manager::combined;
-use lisa_service::role::Runtime;
-use lisa_service::shutdown::Shutdown;
-use lisa_tests::{Api, Server, eventually, free_port};
+use lisa_tests::{Server, eventually};
 use redis::cmd;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot};
 
 use super::operators::lisa_manager;
+use super::served::Served;
 use super::{SOON, config, send};
 
 #[tokio::test]
 async fn processes_are_listed_with_what_they_do_until_they_end() {
     let server = Server::start();
-    let port = free_port();
-    let listen = format!("127.0.0.1:{port}");
     let keys = [
-        ("manager.listen", listen.as_str()),
         ("topics.orders.groups", "billing,search"),
         ("topics.orders.shards", "2"),
     ];
-    let config = config(&server, "workers", &keys);
-    let shutdown = Shutdown::manual(SOON);
-    let runtime = Runtime::with_shutdown("manager", config, shutdown.clone()).unwrap();
-    let broker = runtime.broker.clone();
-    let run = tokio::spawn(combined::run(runtime, false));
-    let api = Api::new(port);
+    let served = Served::start(&server, "workers", &keys).await;
+    let (api, broker) = (&served.api, served.broker.clone());
     let workers = async || match api.try_get("/v1/workers").await {
         Some(reply) if reply.status == 200 => reply.json(),
         other => json!({ "error": format!("{other:?}") }),
@@ -68,7 +59,7 @@ async fn processes_are_listed_with_what_they_do_until_they_end() {
             })
             .into_future(),
     );
-    let orders = broker.topic(&"orders".parse().unwrap()).await.unwrap();
+    let orders = served.topic().await;
     send(&broker, &orders, PreparedMessage::new("\"x\"")).await;
     let shown = eventually_shows("a consumer with a delivery", &|answer| {
         answer["groups"][0]["consumers"][0]["in_flight"] == 1
@@ -107,8 +98,7 @@ async fn processes_are_listed_with_what_they_do_until_they_end() {
         answer["workers"].as_array().map(Vec::len) == Some(1)
     })
     .await;
-    shutdown.begin();
-    run.await.unwrap().unwrap();
+    served.end().await;
     assert_eq!(broker.workers().await.unwrap(), []);
 }
 
