@@ -11,7 +11,7 @@ mod sources;
 use crate::scenarios::deployment::TOPIC;
 use crate::scenarios::targets::{nothing_lost, shows};
 use crate::scenarios::{Deployment, Role};
-use lisa_tests::{SOON, eventually};
+use lisa_tests::{Binary, SOON, eventually};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -68,6 +68,44 @@ impl Scene {
             }
         })
         .await;
+    }
+
+    /// Waits until an attempt has failed.
+    async fn retried(&self) {
+        eventually(SOON, async || {
+            let stats = self.here.stats().await;
+            match Deployment::counter(&stats, "retried") {
+                0 => Err(format!("{stats:#}\n{}", self.consumer.process.stderr())),
+                _ => Ok(()),
+            }
+        })
+        .await;
+    }
+
+    /// Checks that no attempt was counted so far.
+    async fn no_attempt(&self) {
+        let stats = self.here.stats().await;
+        assert_eq!(Deployment::counter(&stats, "retried"), 0, "{stats:#}");
+        assert_eq!(Deployment::count(&stats, "garbage"), 0, "{stats:#}");
+    }
+
+    /// Waits until `count` messages are in garbage and no other one is underway.
+    async fn in_garbage(&self, count: u64) -> Value {
+        let settled = [
+            ("garbage", count),
+            ("in_flight", 0),
+            ("retry", 0),
+            ("ready", 0),
+        ];
+        self.here.settled(&settled).await
+    }
+
+    /// Checks the last error of the oldest message in garbage.
+    async fn garbage_says(&self, text: &str) {
+        let list = ["garbage", "list", TOPIC];
+        let (_, page) = self.here.json(Binary::Manager, &list).await;
+        let error = page["messages"][0]["error"].as_str().unwrap_or_default();
+        assert!(error.contains(text), "{page:#}");
     }
 
     /// Waits until the target is unavailable for this reason, which `/readyz` reports while it stays ready.

@@ -52,6 +52,20 @@ impl Peer {
         declared.await.unwrap();
     }
 
+    async fn bind(&self, queue: &str, exchange: &str, key: &str) {
+        let (queue, exchange, key) = (queue.into(), exchange.into(), key.into());
+        let options = QueueBindOptions::default();
+        self.channel
+            .queue_bind(queue, exchange, key, options, FieldTable::default())
+            .await
+            .unwrap();
+    }
+
+    /// Takes all messages off a queue; returns their ids.
+    async fn ids(&self, queue: &str) -> Vec<String> {
+        self.take(queue).await.iter().map(id).collect()
+    }
+
     /// Takes all messages off a queue.
     pub(super) async fn take(&self, queue: &str) -> Vec<BasicGetMessage> {
         let mut taken = Vec::new();
@@ -93,14 +107,7 @@ async fn a_published_message_carries_the_payload_headers_and_metadata() {
     let peer = Peer::new(&url).await;
     peer.queue("emea").await;
     peer.exchange("due").await;
-    let bound = peer.channel.queue_bind(
-        "emea".into(),
-        "due".into(),
-        "orders.emea".into(),
-        QueueBindOptions::default(),
-        FieldTable::default(),
-    );
-    bound.await.unwrap();
+    peer.bind("emea", "due", "orders.emea").await;
     let keys = r#", exchange = "due", routing_key = "{topic}.{header:to}""#;
     let scene = Scene::start(&sink(&url, keys)).await;
     let options = [
@@ -159,9 +166,9 @@ async fn killed(count: usize) {
         rabbit.restart().await;
     }
     scene.no_attempt_lost(count as i64).await;
-    let taken = Peer::new(&rabbit.url()).await.take("out").await;
+    let taken = Peer::new(&rabbit.url()).await.ids("out").await;
     println!("{} of {count} messages twice", taken.len() - count);
-    all_received(ids(count), &taken.iter().map(id).collect::<Vec<_>>());
+    all_received(ids(count), &taken);
 }
 
 #[tokio::test]
@@ -199,25 +206,14 @@ async fn a_message_that_reaches_no_queue_is_never_acknowledged() {
         .map(|n| json!({"id": format!("m-{n}"), "payload": "x", "headers": {"to": to(n)}}))
         .collect();
     scene.send_all(&messages).await;
-    let stats = scene
-        .here
-        .settled(&[
-            ("garbage", 200),
-            ("in_flight", 0),
-            ("retry", 0),
-            ("ready", 0),
-        ])
-        .await;
+    let stats = scene.in_garbage(200).await;
     assert_eq!(Deployment::counter(&stats, "acked"), 1800, "{stats:#}");
-    let queued: Vec<String> = peer.take("out").await.iter().map(id).collect();
+    let queued = peer.ids("out").await;
     all_received(
         (0..2000).filter(|n| n % 10 != 0).map(|n| format!("m-{n}")),
         &queued,
     );
-    let garbage = ["garbage", "list", TOPIC];
-    let (_, page) = scene.here.json(lisa_tests::Binary::Manager, &garbage).await;
-    let error = page["messages"][0]["error"].as_str().unwrap_or_default();
-    assert!(error.contains("312 NO_ROUTE"), "{page:#}");
+    scene.garbage_says("312 NO_ROUTE").await;
     scene.here.conserved().await;
 }
 
@@ -234,10 +230,7 @@ async fn a_memory_alarm_costs_no_attempt() {
     scene.unavailable("blocks all publishers").await;
     rabbit.memory_alarm(false).await;
     scene.no_attempt_lost(500).await;
-    all_received(
-        ids(500),
-        &peer.take("out").await.iter().map(id).collect::<Vec<_>>(),
-    );
+    all_received(ids(500), &peer.ids("out").await);
 }
 
 #[tokio::test]
@@ -252,18 +245,11 @@ async fn a_server_that_never_confirms_costs_attempts_and_loses_nothing() {
     scene.acked(50).await;
     rabbit.pause();
     scene.send((50..100).map(|n| format!("m-{n}"))).await;
-    eventually(SOON, async || {
-        let stats = scene.here.stats().await;
-        match Deployment::counter(&stats, "retried") {
-            0 => Err(format!("{stats:#}")),
-            _ => Ok(()),
-        }
-    })
-    .await;
+    scene.retried().await;
     rabbit.resume();
     scene.nothing_lost(100).await;
-    let taken = Peer::new(&rabbit.url()).await.take("out").await;
-    all_received(ids(100), &taken.iter().map(id).collect::<Vec<_>>());
+    let taken = Peer::new(&rabbit.url()).await.ids("out").await;
+    all_received(ids(100), &taken);
 }
 
 /// Returns the number of connections that a process has or attempts: the client library runs each in a thread.
@@ -328,17 +314,12 @@ async fn a_message_with_headers_larger_than_a_frame_is_rejected() {
         json!({"id": "m-fits", "payload": "x", "headers": headers(32)}),
     );
     scene.send_all(&messages).await;
-    let settled = [("garbage", 1), ("in_flight", 0), ("retry", 0), ("ready", 0)];
-    let stats = scene.here.settled(&settled).await;
+    let stats = scene.in_garbage(1).await;
     assert_eq!(Deployment::counter(&stats, "acked"), 101, "{stats:#}");
     assert_eq!(Deployment::counter(&stats, "retried"), 0, "{stats:#}");
     let sent = ids(100).chain(["m-fits".to_owned()]);
-    let taken = peer.take("out").await;
-    all_received(sent, &taken.iter().map(id).collect::<Vec<_>>());
-    let garbage = ["garbage", "list", TOPIC];
-    let (_, page) = scene.here.json(lisa_tests::Binary::Manager, &garbage).await;
-    let error = page["messages"][0]["error"].as_str().unwrap_or_default();
-    assert!(error.contains("(frame_max)"), "{page:#}");
+    all_received(sent, &peer.ids("out").await);
+    scene.garbage_says("(frame_max)").await;
     scene.here.conserved().await;
 }
 
@@ -360,16 +341,10 @@ async fn only_the_message_that_is_too_large_is_rejected() {
         .collect();
     messages.insert(250, json!({"id": "large", "payload": "x".repeat(2000)}));
     scene.send_all(&messages).await;
-    let stats = scene
-        .here
-        .settled(&[("garbage", 1), ("in_flight", 0), ("retry", 0), ("ready", 0)])
-        .await;
+    let stats = scene.in_garbage(1).await;
     assert_eq!(Deployment::counter(&stats, "acked"), 500, "{stats:#}");
     assert_eq!(Deployment::counter(&stats, "retried"), 0, "{stats:#}");
-    all_received(
-        ids(500),
-        &peer.take("out").await.iter().map(id).collect::<Vec<_>>(),
-    );
+    all_received(ids(500), &peer.ids("out").await);
     scene.here.conserved().await;
 }
 
@@ -380,14 +355,7 @@ async fn only_the_messages_that_make_the_server_close_the_channel_are_charged() 
     };
     let peer = Peer::new(&rabbit.url()).await;
     peer.queue("out").await;
-    let bound = peer.channel.queue_bind(
-        "out".into(),
-        "amq.topic".into(),
-        "#".into(),
-        QueueBindOptions::default(),
-        FieldTable::default(),
-    );
-    bound.await.unwrap();
+    peer.bind("out", "amq.topic", "#").await;
     rabbit.ctl(&["add_user", "lisa", "secret"]).await;
     rabbit
         .ctl(&["set_permissions", "lisa", ".*", ".*", ".*"])
@@ -408,22 +376,13 @@ async fn only_the_messages_that_make_the_server_close_the_channel_are_charged() 
         .map(|n| json!({"id": format!("m-{n}"), "payload": "x", "headers": {"to": to(n)}}))
         .collect();
     scene.send_all(&messages).await;
-    let settled = [
-        ("garbage", 20),
-        ("in_flight", 0),
-        ("retry", 0),
-        ("ready", 0),
-    ];
-    let stats = scene.here.settled(&settled).await;
+    let stats = scene.in_garbage(20).await;
     assert_eq!(Deployment::counter(&stats, "acked"), 1980, "{stats:#}");
     assert_eq!(Deployment::counter(&stats, "retried"), 2 * 20, "{stats:#}");
-    let queued: Vec<String> = peer.take("out").await.iter().map(id).collect();
+    let queued = peer.ids("out").await;
     let allowed = (0..2000).filter(|n| !is_forbidden(*n));
     all_received(allowed.map(|n| format!("m-{n}")), &queued);
-    let garbage = ["garbage", "list", TOPIC];
-    let (_, page) = scene.here.json(lisa_tests::Binary::Manager, &garbage).await;
-    let error = page["messages"][0]["error"].as_str().unwrap_or_default();
-    assert!(error.contains("ACCESS_REFUSED"), "{page:#}");
+    scene.garbage_says("ACCESS_REFUSED").await;
     scene.here.conserved().await;
 }
 
@@ -436,9 +395,7 @@ async fn a_wrong_password_costs_no_attempt_and_is_reported_without_it() {
     let scene = Scene::start(&sink(&url, r#", routing_key = "out""#)).await;
     scene.send(ids(20)).await;
     scene.unavailable("ACCESS_REFUSED").await;
-    let stats = scene.here.stats().await;
-    assert_eq!(Deployment::counter(&stats, "retried"), 0, "{stats:#}");
-    assert_eq!(Deployment::count(&stats, "garbage"), 0, "{stats:#}");
+    scene.no_attempt().await;
     let log = scene.consumer.process.stderr();
     assert!(!log.contains("secret-7"), "{log}");
     scene.here.conserved().await;
@@ -453,27 +410,10 @@ async fn a_missing_exchange_costs_attempts_until_it_is_declared() {
     let peer = Peer::new(&url).await;
     let scene = Scene::start(&sink(&url, r#", exchange = "late", routing_key = "out""#)).await;
     scene.send(ids(20)).await;
-    eventually(SOON, async || {
-        let stats = scene.here.stats().await;
-        match Deployment::counter(&stats, "retried") {
-            0 => Err(format!("{stats:#}\n{}", scene.consumer.process.stderr())),
-            _ => Ok(()),
-        }
-    })
-    .await;
+    scene.retried().await;
     peer.queue("out").await;
     peer.exchange("late").await;
-    let bound = peer.channel.queue_bind(
-        "out".into(),
-        "late".into(),
-        "out".into(),
-        QueueBindOptions::default(),
-        FieldTable::default(),
-    );
-    bound.await.unwrap();
+    peer.bind("out", "late", "out").await;
     scene.nothing_lost(20).await;
-    all_received(
-        ids(20),
-        &peer.take("out").await.iter().map(id).collect::<Vec<_>>(),
-    );
+    all_received(ids(20), &peer.ids("out").await);
 }

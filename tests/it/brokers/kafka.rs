@@ -1,9 +1,9 @@
 //! The `kafka` sink on the mock cluster of librdkafka, which speaks the real protocol.
 
-use super::{RETRY, SOON, Scene, all_received, ids};
+use super::{RETRY, Scene, all_received, ids};
 use crate::scenarios::Deployment;
 use crate::scenarios::deployment::TOPIC;
-use lisa_tests::{Kafka, eventually};
+use lisa_tests::Kafka;
 use rdkafka::Message;
 use rdkafka::message::{Headers, OwnedMessage};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
@@ -101,9 +101,7 @@ async fn a_cluster_that_was_never_there_costs_no_attempt() {
     let scene = Scene::start(&sink).await;
     scene.send(ids(20)).await;
     scene.unavailable("no broker was connected").await;
-    let stats = scene.here.stats().await;
-    assert_eq!(Deployment::counter(&stats, "retried"), 0, "{stats:#}");
-    assert_eq!(Deployment::count(&stats, "garbage"), 0, "{stats:#}");
+    scene.no_attempt().await;
     scene.here.conserved().await;
 }
 
@@ -117,14 +115,7 @@ async fn a_partition_without_a_leader_costs_attempts_and_loses_nothing() {
     );
     let scene = Scene::start(&sink(&kafka, r#", delivery_timeout = "2s""#)).await;
     scene.send(ids(20)).await;
-    eventually(SOON, async || {
-        let stats = scene.here.stats().await;
-        match Deployment::counter(&stats, "retried") {
-            0 => Err(format!("{stats:#}\n{}", scene.consumer.process.stderr())),
-            _ => Ok(()),
-        }
-    })
-    .await;
+    scene.retried().await;
     kafka.topic_error("out", RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR);
     scene.nothing_lost(20).await;
     all_received(ids(20), &stored(&kafka).await);
@@ -138,10 +129,7 @@ async fn a_refused_record_ends_in_garbage() {
     kafka.request_errors(RDKafkaApiKey::Produce, &[too_large]);
     let scene = Scene::with(&format!("max_attempts = 3\n{RETRY}"), &sink(&kafka, "")).await;
     scene.send(["large".to_owned()]).await;
-    let stats = scene
-        .here
-        .settled(&[("garbage", 1), ("in_flight", 0), ("retry", 0)])
-        .await;
+    let stats = scene.in_garbage(1).await;
     assert_eq!(Deployment::counter(&stats, "retried"), 0, "{stats:#}");
     scene.send(ids(10)).await;
     scene.acked(10).await;

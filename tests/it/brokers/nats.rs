@@ -1,13 +1,13 @@
 //! The `nats` sink on JetStream.
 
-use super::{RETRY, SOON, Scene, all_received, ids};
+use super::{RETRY, Scene, all_received, ids};
 use crate::scenarios::Deployment;
 use crate::scenarios::deployment::TOPIC;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::{AckPolicy, pull};
 use async_nats::jetstream::stream::Config;
 use futures_util::StreamExt;
-use lisa_tests::{Nats, eventually};
+use lisa_tests::Nats;
 use serde_json::{Value, json};
 
 fn sink(nats: &Nats, keys: &str) -> String {
@@ -137,14 +137,8 @@ async fn without_a_stream_messages_end_in_garbage_and_a_requeue_delivers_them() 
     };
     let scene = Scene::with(&format!("max_attempts = 2\n{RETRY}"), &sink(&nats, "")).await;
     scene.send(ids(3)).await;
-    scene
-        .here
-        .settled(&[("garbage", 3), ("in_flight", 0), ("retry", 0)])
-        .await;
-    let list = ["garbage", "list", TOPIC];
-    let (_, page) = scene.here.json(lisa_tests::Binary::Manager, &list).await;
-    let error = page["messages"][0]["error"].as_str().unwrap_or_default();
-    assert!(error.contains("no stream found"), "{page:#}");
+    scene.in_garbage(3).await;
+    scene.garbage_says("no stream found").await;
     let jetstream = stream(&nats).await;
     let requeue = ["garbage", "requeue", TOPIC, "--all", "--yes"];
     let (code, swept) = scene.here.json(lisa_tests::Binary::Manager, &requeue).await;
@@ -164,14 +158,7 @@ async fn a_server_that_never_acknowledges_costs_attempts_and_loses_nothing() {
     scene.acked(50).await;
     nats.pause();
     scene.send((50..100).map(|n| format!("m-{n}"))).await;
-    eventually(SOON, async || {
-        let stats = scene.here.stats().await;
-        match Deployment::counter(&stats, "retried") {
-            0 => Err(format!("{stats:#}")),
-            _ => Ok(()),
-        }
-    })
-    .await;
+    scene.retried().await;
     nats.resume();
     scene.nothing_lost(100).await;
     let stored = stored(&jetstream).await;
@@ -188,8 +175,7 @@ async fn a_wrong_password_costs_no_attempt_and_is_reported_without_it() {
     let scene = Scene::start(&format!(r#"{{ type = "nats", url = "{url}" }}"#)).await;
     scene.send(ids(20)).await;
     scene.unavailable("authorization violation").await;
-    let stats = scene.here.stats().await;
-    assert_eq!(Deployment::counter(&stats, "retried"), 0, "{stats:#}");
+    scene.no_attempt().await;
     let log = scene.consumer.process.stderr();
     assert!(!log.contains("secret-7"), "{log}");
     scene.here.conserved().await;
@@ -207,10 +193,7 @@ async fn only_the_message_that_is_too_large_is_rejected() {
         .collect();
     messages.insert(100, json!({"id": "large", "payload": "x".repeat(3000)}));
     scene.send_all(&messages).await;
-    let stats = scene
-        .here
-        .settled(&[("garbage", 1), ("in_flight", 0), ("retry", 0), ("ready", 0)])
-        .await;
+    let stats = scene.in_garbage(1).await;
     assert_eq!(Deployment::counter(&stats, "acked"), 200, "{stats:#}");
     assert_eq!(Deployment::counter(&stats, "retried"), 0, "{stats:#}");
     all_received(ids(200), &stored(&jetstream).await);
