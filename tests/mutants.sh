@@ -24,6 +24,7 @@ a late request still new|send_plain.lua|if now > fresh then|if fresh == 0 then
 pause ignored by the mover|move_due_plain.lua|if conf[2] then|if false then
 crashes not carried|prelude.lua|if crashes > 0 then\n    add(|if false then\n    add(
 pause ignored by send|send_plain.lua|local open = not conf[2]|local open = true
+a wrong type found after a write|send_plain.lua|redis.call('HLEN', PAYLOAD)\n|
 duplicates overwrite|send_plain.lua|if redis.call('HEXISTS', PAYLOAD, id) == 1 then|if false then
 tombstones ignored by send|send_plain.lua|elseif tomb and tomb >= oldest|elseif false and tomb >= oldest
 wake forgotten by send|send_plain.lua|wake(WAKE, STATS, stats[2], earliest)|

@@ -2,7 +2,7 @@
 
 use super::stage::{Asking, SHARD, Stage, defer, groups, name, reject};
 use lisa_core::broker::{Broker, BrokerError, Declare, Retirement, Settlement, Verdict};
-use lisa_core::message::{MessageId, PreparedMessage};
+use lisa_core::message::{MessageId, NewId, PreparedMessage};
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::{Group, Size, TopicSettings};
 use lisa_tests::relay::{START, WORKER, id, message, ms, retry, settlement};
@@ -105,6 +105,7 @@ pub(super) struct Case {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Verb {
     SendPlain,
+    SendNew,
     Send,
     SendMerged,
     SendReplacing,
@@ -228,6 +229,14 @@ impl Verb {
         match self {
             // The second one is due, and its id is that of a message that was cancelled before.
             Self::SendPlain => send_all(&[message("new", ms(9)), message("gone", ms(0))]).await,
+            // With ids that Lisa made: the script looks up none.
+            Self::SendNew => {
+                let new = [("new", 9), ("now", 0)].map(|(name, after)| PreparedMessage {
+                    new_id: NewId::generated(),
+                    ..message(name, ms(after))
+                });
+                send_all(&new).await
+            }
             Self::Send => send(message("new", ms(9)).key("k").ttl(5)).await,
             Self::SendMerged => send(message("new", ms(9)).merge("x")).await,
             Self::SendReplacing => send(message("new", ms(9)).replacing("waits")).await,

@@ -22,11 +22,16 @@ const OF_GROUP: [&str; 9] = [
     "garbage_hook",
 ];
 /// The calls of the other scripts, and all keys of a plain topic that each of them looks at.
-const OTHERS: [(&str, Verb, &str); 8] = [
+const OTHERS: [(&str, Verb, &str); 9] = [
     (
         "send_plain",
         Verb::SendPlain,
         "conf stats waiting payload ready:a tomb into",
+    ),
+    (
+        "send_plain of new ids",
+        Verb::SendNew,
+        "conf stats waiting payload ready:a",
     ),
     (
         "move_due_plain",
