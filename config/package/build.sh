@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Packs built programs for one architecture: `build.sh BIN OUT`. Needs no root, no network and no container daemon; the same
+# programs and the same commit result in the same bytes.
+#
+# BIN has lisa-producer, lisa-manager and lisa-consumer, statically linked. If BIN has these as well, they are packed:
+#   completions/ and man/      as the verbs `completions` and `man` write them; else the programs are run to write them
+#   third-party-licenses.*     the licenses of the libraries in the programs
+#   *.cdx.json                 bills of materials (CycloneDX); they are copied to OUT
+#
+# OUT gets lisa-VERSION-ARCH-linux.tar.gz, a Debian package, an OCI image archive, and SHA256SUMS.
+set -euo pipefail
+
+if [ $# -ne 2 ]; then
+  echo "usage: $0 BIN OUT" >&2
+  exit 2
+fi
+repository=$(cd "$(dirname "$0")/../.." && pwd)
+bin=$(cd "$1" && pwd)
+mkdir -p "$2"
+out=$(cd "$2" && pwd)
+rm -f "$out"/{lisa-*,lisa_*,*.cdx.json,SHA256SUMS}
+programs=(lisa-producer lisa-manager lisa-consumer)
+
+cd "$repository"
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+# The time of everything in the packages, and the revision in the image: those of the commit.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH LC_ALL=C TZ=UTC
+revision=${DIST_REVISION:-$(git rev-parse HEAD 2>/dev/null || echo unknown)}
+maintainer=${DIST_MAINTAINER:-"The Lisa authors <lisa@localhost.localdomain>"}
+
+# The field e_machine of the ELF header.
+case $(od -An -tx2 -j18 -N2 "$bin/lisa-manager") in
+  *003e) arch=x86_64 debian=amd64 oci=amd64 ;;
+  *00b7) arch=aarch64 debian=arm64 oci=arm64 ;;
+  *) echo "$bin/lisa-manager: neither x86_64 nor aarch64" >&2 && exit 1 ;;
+esac
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Packs a folder's contents: no times, owners or permissions of this machine. The GNU format, because pax headers contain a process ID.
+pack() { # folder, names…
+  tar -C "$1" --format=gnu --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
+    -c "${@:2}"
+}
+
+# Completions and man pages, as below /usr/share.
+share() { # folder, folder of zsh
+  local program
+  mkdir -p "$1"/{bash-completion/completions,fish/vendor_completions.d,"$2",man/man1}
+  for program in "${programs[@]}"; do
+    cp "$work/generated/completions/$program.bash" "$1/bash-completion/completions/$program"
+    cp "$work/generated/completions/$program.fish" "$1/fish/vendor_completions.d/$program.fish"
+    cp "$work/generated/completions/$program.zsh" "$1/$2/_$program"
+  done
+  cp "$work"/generated/man/*.1 "$1/man/man1/"
+}
+
+mkdir -p "$work/generated"/{completions,man}
+if [ -d "$bin/completions" ] && [ -d "$bin/man" ]; then
+  cp -r "$bin"/{completions,man} "$work/generated/"
+else
+  for program in "${programs[@]}"; do
+    for shell in bash fish zsh; do
+      "$bin/$program" completions "$shell" >"$work/generated/completions/$program.$shell"
+    done
+    "$bin/$program" man "$work/generated/man"
+  done
+fi
+licenses=()
+for file in "$bin"/third-party-licenses.*; do
+  if [ -e "$file" ]; then licenses+=("$file"); fi
+done
+
+# The tarball. `cp -r bin share /usr/local` installs it.
+tarball() {
+  local name=lisa-$version-$arch-linux program path
+  mkdir -p "$work/tar/$name"/{bin,config}
+  for program in "${programs[@]}"; do cp "$bin/$program" "$work/tar/$name/bin/"; done
+  share "$work/tar/$name/share" zsh/site-functions
+  for path in config/*.toml config/*.yaml config/lisa.schema.json config/redis.conf config/{grafana,helm,kubernetes,prometheus,systemd}; do
+    if [ -e "$path" ]; then cp -r "$path" "$work/tar/$name/config/"; fi
+  done
+  cp LICENSE README.md CHANGELOG.md SECURITY.md "${licenses[@]}" "$work/tar/$name/"
+  pack "$work/tar" "$name" | gzip -9n >"$out/$name.tar.gz"
+}
+
+# The Debian package. A pre-release sorts before its release: 0.2.0~rc.1.
+debian() {
+  local root=$work/deb package=${version/-/\~}-1 doc expat size file
+  doc=$root/usr/share/doc/lisa
+  mkdir -p "$root"/{DEBIAN,etc/lisa,usr/bin,usr/lib/systemd/system,usr/share/lintian/overrides} "$doc/examples"
+  for program in "${programs[@]}"; do cp "$bin/$program" "$root/usr/bin/"; done
+  share "$root/usr/share" zsh/vendor-completions
+  gzip -9n "$root"/usr/share/man/man1/*.1
+  cp config/systemd/*.service "$root/usr/lib/systemd/system/"
+  cp config/separate.toml "$root/etc/lisa/lisa.toml"
+  cp -r config/*.toml config/combined.yaml config/lisa.schema.json config/redis.conf config/{grafana,prometheus} "$doc/examples/"
+  cp config/systemd/*.conf "$doc/examples/"
+  gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
+  printf 'lisa (%s) unstable; urgency=medium\n\n  * Release %s.\n\n -- %s  %s\n' "$package" "$version" "$maintainer" \
+    "$(date -uR -d "@$SOURCE_DATE_EPOCH")" | gzip -9n >"$doc/changelog.Debian.gz"
+  # The text of the MIT License between the two rules of LICENSE, as a field of a control file.
+  expat=$(awk '/^=+$/ { part++; next } part == 1' LICENSE | sed -e '/^MIT License$/d' -e '/^Copyright/d' -e 's/^$/./' -e 's/^/ /' |
+    sed -e '/[^ .]/,$!d' | tac | sed -e '/[^ .]/,$!d' | tac)
+  EXPAT=$expat awk '/^@EXPAT@$/ { print ENVIRON["EXPAT"]; next } 1' config/package/deb/copyright >"$doc/copyright"
+  if [ ${#licenses[@]} -gt 0 ]; then cp "${licenses[@]}" "$doc/"; fi
+  cp config/package/deb/lintian-overrides "$root/usr/share/lintian/overrides/lisa"
+  cp config/package/deb/{conffiles,postinst,prerm,postrm} "$root/DEBIAN/"
+  size=$(cd "$root" && find . -path ./DEBIAN -prune -o -type f -printf '%s\n' | awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
+  sed -e "s/@VERSION@/$package/" -e "s/@ARCH@/$debian/" -e "s/@MAINTAINER@/$maintainer/" -e "s/@SIZE@/$size/" \
+    config/package/deb/control >"$root/DEBIAN/control"
+  (cd "$root" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
+  chmod -R u=rwX,go=rX "$root"
+  # One thread, because the number of threads changes the compressed bytes.
+  dpkg-deb --root-owner-group -Zxz --threads-max=1 --build "$root" "$out/lisa_${package}_$debian.deb" >/dev/null
+}
+
+# The image: the three programs, the certificate authorities of this machine, a user and /tmp.
+image() {
+  local root=$work/image healthcheck=()
+  mkdir -p "$root"/{etc/ssl/certs,etc/lisa,tmp,usr/bin,usr/share/licenses/lisa}
+  for program in "${programs[@]}"; do cp "$bin/$program" "$root/usr/bin/"; done
+  cp "${DIST_CA_FILE:-/etc/ssl/certs/ca-certificates.crt}" "$root/etc/ssl/certs/ca-certificates.crt"
+  echo 'lisa:x:65532:65532:Lisa:/:/sbin/nologin' >"$root/etc/passwd"
+  echo 'lisa:x:65532:' >"$root/etc/group"
+  cp LICENSE "${licenses[@]}" "$root/usr/share/licenses/lisa/"
+  pack "$root" --exclude=./tmp . >"$work/layer.tar"
+  if "$bin/lisa-manager" healthcheck --help >/dev/null 2>&1; then healthcheck=(--healthcheck); fi
+  python3 config/package/image.py "$work/layer.tar" "$out/lisa-$version-$arch-image.tar" \
+    --name "lisa:$version" --architecture "$oci" --version "$version" --revision "$revision" \
+    "${healthcheck[@]}"
+}
+
+# Compression takes most of the time.
+jobs=()
+for kind in tarball debian image; do
+  (set -e; "$kind") &
+  jobs+=($!)
+done
+for job in "${jobs[@]}"; do wait "$job"; done
+
+for file in "$bin"/*.cdx.json; do
+  if [ -e "$file" ]; then cp "$file" "$out/"; fi
+done
+cd "$out"
+find . -maxdepth 1 -type f -printf '%f\n' | sort | xargs sha256sum >"$work/sums"
+cp "$work/sums" SHA256SUMS
+ls -l
