@@ -1,0 +1,88 @@
+# Functions of the scripts in this folder, which try each package as a new user, in an empty root. Sourced, not run.
+# shellcheck shell=bash
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+tests=$(dirname "$here")
+work=$(mktemp -d)
+children=()
+finish() {
+  local code=$?
+  for child in "${children[@]}"; do kill "$child" 2>/dev/null || true; done
+  wait 2>/dev/null || true
+  if [ "$code" -ne 0 ]; then
+    for log in "$work"/*.log; do
+      if [ -e "$log" ]; then printf '== %s\n' "$log" && tail -n 20 "$log"; fi
+    done >&2
+  fi
+  rm -rf "$work"
+  exit "$code"
+}
+trap finish EXIT
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+ok() { echo "ok: $*"; }
+skip() {
+  echo "== SKIPPED: $*"
+  if [ -n "${LISA_CI_NOTES:-}" ]; then echo "packages: $*" >>"$LISA_CI_NOTES/skipped"; fi
+}
+
+# Installs the Debian package of a program that is not there: `need PROGRAM [PACKAGE]`.
+need() { command -v "$1" >/dev/null || bash "$tests/apt-install.sh" "${2:-$1}"; }
+
+# The only file that matches: `only "$dist"/*.deb`.
+only() {
+  if [ $# -ne 1 ] || [ ! -e "$1" ]; then fail "not exactly one file: $*"; fi
+  echo "$1"
+}
+
+# Starts a command in the background that ends with the script: `background NAME COMMAND…`. Its output is in NAME.log.
+background() {
+  "${@:2}" >"$work/$1.log" 2>&1 &
+  children+=($!)
+}
+
+# Waits up to 30 s until a command succeeds.
+eventually() {
+  for _ in $(seq 300); do
+    if "$@" >/dev/null 2>&1; then return; fi
+    sleep 0.1
+  done
+  fail "not within 30 s: $*"
+}
+
+# Starts a private Redis that other arguments may configure, and sets `port`.
+redis() {
+  port=$(bash "$tests/free-port.sh")
+  bash "$tests/install-redis.sh"
+  local server=${LISA_REDIS_SERVER:-$(command -v redis-server || command -v valkey-server)}
+  background redis "$server" --port "$port" --bind 127.0.0.1 --save '' --appendonly no --dir "$work" "$@"
+  eventually answers "$port"
+}
+answers() { bash -c "exec 3<>/dev/tcp/127.0.0.1/$1"; }
+
+# The status of a route: `route PORT PATH STATUS`.
+route() { [ "$(curl -s -o /dev/null -w '%{http_code}' "http://127.0.0.1:$1$2")" = "$3" ]; }
+
+# Checks that programs are static. With DIST_DYNAMIC=1, which tries the scripts on other builds, copies their libraries.
+libraries() { # root, programs…
+  local program library
+  for program in "${@:2}"; do
+    if ! ldd "$program" 2>/dev/null | grep -q ' => '; then continue; fi
+    [ -n "${DIST_DYNAMIC:-}" ] || fail "$program is not static"
+    ldd "$program" | grep -o '/[^ ]*' | while read -r library; do
+      mkdir -p "$1$(dirname "$library")"
+      cp -L "$library" "$1$library"
+    done
+  done
+}
+
+# Runs a command as root of a root folder, without being root: `in_root ROOT COMMAND…`.
+in_root() {
+  if [ "$(id -u)" -eq 0 ]; then
+    chroot "$@"
+  else
+    unshare --map-root-user chroot "$@"
+  fi
+}
