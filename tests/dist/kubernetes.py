@@ -1,0 +1,109 @@
+"""The checks of objects for kubernetes.sh."""
+
+import json
+import pathlib
+import re
+import sys
+from urllib.parse import urlsplit
+
+import yaml
+
+mode, work = sys.argv[1], pathlib.Path(sys.argv[2])
+
+
+def objects(name):
+    return [one for one in yaml.safe_load_all((work / f"{name}.yaml").read_text()) if one]
+
+
+def check(condition, message):
+    if not condition:
+        sys.exit(f"FAILED: {message}")
+
+
+def metric():
+    """Reads what `topics.#(topic=="a").groups.#(group=="b").ready` selects, as KEDA does with GJSON."""
+    value = json.loads((work / "metric.json").read_text())
+    for part in re.findall(r'#\([^)]*\)|[^.]+', (work / "metric.location").read_text()):
+        if found := re.fullmatch(r'#\((\w+)=="([^"]*)"\)', part):
+            value = next((one for one in value if one[found[1]] == found[2]), None)
+        else:
+            value = value[part]
+        check(value is not None, f"nothing matches {part}")
+    check(isinstance(value, int), "not a number")
+
+
+def restricted(pod, name):
+    """The profile `restricted` of the Pod Security Standards, and a root that is read-only."""
+    outer = pod["securityContext"]
+    check(outer["runAsNonRoot"] and outer["runAsUser"] == 65532, f"{name}: the user")
+    check(outer["seccompProfile"]["type"] == "RuntimeDefault", f"{name}: seccomp")
+    check(not pod["automountServiceAccountToken"] and not pod["enableServiceLinks"], f"{name}: what Kubernetes adds")
+    check(not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys(), f"{name}: host namespaces")
+    check(all({"configMap", "secret"} & volume.keys() for volume in pod["volumes"]), f"{name}: volumes")
+    for container in pod["containers"]:
+        inner = container["securityContext"]
+        check(inner["allowPrivilegeEscalation"] is False and inner["readOnlyRootFilesystem"], f"{name}: the container")
+        check(inner["capabilities"] == {"drop": ["ALL"]}, f"{name}: capabilities")
+
+
+def normal(one):
+    """Without what differs on purpose: labels of Helm, the hash of the configuration."""
+    text = json.dumps(one, sort_keys=True)
+    text = re.sub(r'"lisa-[a-z0-9]{10}"', '"lisa"', text)
+    one = json.loads(text)
+    labels = one["metadata"]["labels"]
+    for key in "app.kubernetes.io/managed-by", "app.kubernetes.io/version", "helm.sh/chart":
+        labels.pop(key, None)
+    if one["kind"] == "Deployment":
+        one["spec"]["template"]["metadata"].pop("annotations", None)
+    return one
+
+
+def compare():
+    manifests, chart = ({(one["kind"], one["metadata"]["name"]): one for one in map(normal, objects(name))} for name in ("manifests", "chart"))
+    check(manifests.keys() == chart.keys(), f"only in one of both: {manifests.keys() ^ chart.keys()}")
+    # KEDA sets the number of consumers. The chart leaves it out then; with manifests, KEDA overrides it.
+    chart["Deployment", "lisa-consumer"]["spec"]["replicas"] = 2
+    for key, one in manifests.items():
+        check(one == chart[key], f"{key} differs:\n{json.dumps(one, indent=1)}\n{json.dumps(chart[key], indent=1)}")
+    print(f"ok: the chart has the same {len(manifests)} objects as the manifests")
+    return manifests
+
+
+def others():
+    found = {(one["kind"], one["metadata"]["name"]): one for one in objects("other")}
+    replicas = {name: one["spec"]["replicas"] for (kind, name), one in found.items() if kind == "Deployment"}
+    check(replicas == {"shop-lisa-producer": 2, "shop-lisa-manager": 3, "shop-lisa-consumer": 2}, f"replicas: {replicas}")
+    producer, consumer = (found["Deployment", f"shop-lisa-{role}"]["spec"]["template"]["spec"] for role in ("producer", "consumer"))
+    check(producer["nodeSelector"] == {"disk": "ssd"} and "nodeSelector" not in consumer, "pod")
+    check(consumer["containers"][0]["env"][-1] == {"name": "LISA_LOG", "value": "debug"}, "env")
+    check(producer["containers"][0]["image"] == "lisa:other", "image.tag")
+    check(producer["volumes"][1]["secret"]["secretName"] == "mine", "secret")
+    check(not any(kind in ("ServiceMonitor", "ScaledObject") for kind, _ in found), "objects of operators")
+    print("ok: the values of the chart")
+
+
+if mode == "metric":
+    metric()
+else:
+    repository = pathlib.Path(sys.argv[3])
+    version = re.search(r'^version = "(.*)"$', (repository / "Cargo.toml").read_text(), re.M)[1]
+    manifests = compare()
+    others()
+    chart = yaml.safe_load((repository / "config/helm/lisa/Chart.yaml").read_text())
+    check(chart["version"] == chart["appVersion"] == version, f"the version of the chart is not {version}")
+    for role in "producer", "manager", "consumer":
+        pod = manifests["Deployment", f"lisa-{role}"]["spec"]["template"]["spec"]
+        restricted(pod, role)
+        container = pod["containers"][0]
+        check(container["image"] == f"lisa:{version}", f"the image of the {role} is not of version {version}")
+        paths = [container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")]
+        paths.append(manifests["ServiceMonitor", "lisa"]["spec"]["endpoints"][0]["path"])
+        (work / f"{role}.paths").write_text("\n".join(paths) + "\n")
+    print("ok: the profile restricted of the Pod Security Standards; versions")
+    (work / "lisa.toml").write_text(manifests["ConfigMap", "lisa"]["data"]["lisa.toml"])
+    trigger = manifests["ScaledObject", "lisa-consumer"]["spec"]["triggers"][0]["metadata"]
+    (work / "metric.path").write_text(urlsplit(trigger["url"]).path)
+    (work / "metric.location").write_text(trigger["valueLocation"])
+    custom = [one for one in manifests.values() if one["kind"] in ("ScaledObject", "TriggerAuthentication", "ServiceMonitor")]
+    (work / "crds.json").write_text(json.dumps(custom))

