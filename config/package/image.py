@@ -89,7 +89,7 @@ config_blob = blob(
         }
     ),
 )
-layer_blob = blob("layer.v1.tar+gzip", gzip.compress(tar, 9, mtime=0))
+layer_blob = blob("layer.v1.tar+gzip", gzip.compress(tar, 6, mtime=0))
 manifest = {
     "schemaVersion": 2,
     "mediaType": "application/vnd.oci.image.manifest.v1+json",

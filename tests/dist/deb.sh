@@ -15,9 +15,7 @@ ok "lintian"
 root=$work/root
 mkdir -p "$root"/{var/lib/dpkg/{info,updates},etc,bin}
 touch "$root/var/lib/dpkg/status"
-(cd "$work" && apt-get download -qq -o APT::Sandbox::User=root busybox-static && dpkg -x busybox-static_*.deb busybox)
-cp "$work/busybox/bin/busybox" "$root/bin/"
-for name in sh rm ls; do ln -s busybox "$root/bin/$name"; done
+shell "$root"
 files() { (cd "$root" && find . -path ./var/lib/dpkg -prune -o -print | sort); }
 files >"$work/before"
 

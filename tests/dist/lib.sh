@@ -89,6 +89,14 @@ libraries() { # root, programs…
   done
 }
 
+# A shell for the scripts of packages in an empty root.
+shell() { # root
+  local name
+  (cd "$work" && apt-get download -qq -o APT::Sandbox::User=root busybox-static && dpkg -x busybox-static_*.deb busybox)
+  cp "$work/busybox/bin/busybox" "$1/bin/"
+  for name in sh rm; do ln -s busybox "$1/bin/$name"; done
+}
+
 # Runs a command as root of a root folder, without being root: `in_root ROOT COMMAND…`.
 in_root() {
   if [ "$(id -u)" -eq 0 ]; then
