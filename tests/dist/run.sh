@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Runs all scripts of this folder: `run.sh BIN DIST`, where BIN has the programs that the packages in DIST were built from.
+set -euo pipefail
+cd "$(dirname "$0")"
+bin=$(cd "$OLDPWD" && cd "$1" && pwd)
+dist=$(cd "$OLDPWD" && cd "$2" && pwd)
+failed=()
+try() {
+  printf '\n== %s\n' "$1"
+  bash "$@" || failed+=("$1")
+}
+try tarball.sh "$dist"
+try deb.sh "$dist"
+if compgen -G "$dist/*.rpm" >/dev/null; then try rpm.sh "$dist"; fi
+try image.sh "$dist"
+try units.sh "$bin"
+try kubernetes.sh "$bin"
+try compose.sh "$bin"
+try reproducible.sh "$bin" "$dist"
+printf '\n%s failed\n' "${#failed[@]}"
+[ ${#failed[@]} -eq 0 ] || { echo "FAILED: ${failed[*]}" >&2 && exit 1; }
