@@ -1,10 +1,12 @@
 # The commands of this project, for a fresh Debian machine with only Rust and for macOS. `make help` lists them.
 
 CARGO ?= cargo
+# The folder of the programs that `dist` packs.
+BIN ?= target/release
 # The tests of these targets run the programs that `programs` builds.
 test brokers hostile schema clients browser observability conformance: export LISA_TEST_BIN_DIR ?= $(CURDIR)/target/debug
 
-.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients sqs-moto observability browser programs redis
+.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients sqs-moto observability browser dist dist-check programs redis
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +85,12 @@ browser: redis programs ## Open the dashboard in Chromium: accessibility, consol
 
 observability: redis programs ## Check the rules and the dashboard with promtool, and against a real Prometheus
 	bash tests/observability/run.sh
+
+dist: ## Pack built programs into a tarball, a .deb, an .rpm and an image in target/dist: BIN=folder
+	bash config/package/build.sh $(BIN) target/dist
+
+dist-check: ## Try the packages in target/dist as a new user: BIN=folder
+	bash tests/dist/run.sh $(BIN) target/dist
 
 programs: ## Build the programs and examples that tests run
 	$(CARGO) build --workspace --bins --examples

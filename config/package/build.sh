@@ -20,6 +20,9 @@ mkdir -p "$2"
 out=$(cd "$2" && pwd)
 rm -f "$out"/{lisa-*,lisa_*,*.cdx.json,SHA256SUMS}
 programs=(lisa-producer lisa-manager lisa-consumer)
+for program in "${programs[@]}"; do
+  [ -x "$bin/$program" ] || { echo "$bin has no program $program" >&2 && exit 1; }
+done
 
 cd "$repository"
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
