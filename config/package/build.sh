@@ -42,7 +42,8 @@ esac
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Packs a folder's contents: no times, owners or permissions of this machine. The GNU format, because pax headers contain a process ID.
+# Packs a folder's contents: no times, owners or permissions of this machine. The GNU format, because pax headers contain a process
+# ID.
 pack() { # folder, names…
   tar -C "$1" --format=gnu --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
     -c "${@:2}"
@@ -82,7 +83,7 @@ tarball() {
   mkdir -p "$work/tar/$name"/{bin,config}
   for program in "${programs[@]}"; do cp "$bin/$program" "$work/tar/$name/bin/"; done
   share "$work/tar/$name/share" zsh/site-functions
-  for path in config/*.toml config/*.yaml config/lisa.schema.json config/redis.conf config/{grafana,helm,kubernetes,prometheus,systemd}; do
+  for path in config/*.{toml,yaml} config/lisa.schema.json config/redis.conf config/{grafana,helm,kubernetes,prometheus,systemd}; do
     if [ -e "$path" ]; then cp -r "$path" "$work/tar/$name/config/"; fi
   done
   cp LICENSE README.md CHANGELOG.md SECURITY.md "${licenses[@]}" "$work/tar/$name/"
@@ -118,7 +119,8 @@ debian() {
   if [ ${#licenses[@]} -gt 0 ]; then cp "${licenses[@]}" "$doc/"; fi
   cp config/package/deb/lintian-overrides "$root/usr/share/lintian/overrides/lisa"
   cp config/package/deb/{conffiles,postinst,prerm,postrm} "$root/DEBIAN/"
-  size=$(cd "$root" && find . -path ./DEBIAN -prune -o -type f -printf '%s\n' | awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
+  size=$(cd "$root" && find . -path ./DEBIAN -prune -o -type f -printf '%s\n' |
+    awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
   sed -e "s/@VERSION@/$package/" -e "s/@ARCH@/$debian/" -e "s/@MAINTAINER@/$maintainer/" -e "s/@SIZE@/$size/" \
     config/package/deb/control >"$root/DEBIAN/control"
   (cd "$root" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
