@@ -40,7 +40,7 @@ for role in manager consumer producer; do
   read -r -a command < <(sed -n 's/^ExecStart=//p' "$unit")
   at=$(bash "$tests/free-port.sh")
   export "LISA_${role^^}__LISTEN=127.0.0.1:$at"
-  background "$role" env PATH=/usr/bin:/usr/sbin:/sbin:/bin "$(command -v chroot)" "$root" "${command[@]}"
+  background "$role" "${in_root[@]}" "$root" "${command[@]}"
   eventually route "$at" /readyz 200
 done
 ok "each role is ready, started by the ExecStart of its unit"

@@ -97,11 +97,8 @@ shell() { # root
   for name in sh rm; do ln -s busybox "$1/bin/$name"; done
 }
 
-# Runs a command as root of a root folder, without being root: `in_root ROOT COMMAND…`.
-in_root() {
-  if [ "$(id -u)" -eq 0 ]; then
-    chroot "$@"
-  else
-    unshare --map-root-user chroot "$@"
-  fi
-}
+# Runs a command in a root folder, also without being root: `"${in_root[@]}" ROOT COMMAND…`. No function, because a signal to a
+# function in the background would not reach the command.
+PATH=$PATH:/usr/sbin:/sbin
+in_root=(chroot)
+[ "$(id -u)" -eq 0 ] || in_root=(unshare --map-root-user chroot)

@@ -20,7 +20,7 @@ tar xzf "$archive" -C "$root" --strip-components=1
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$tests/../Cargo.toml" | head -n 1)
 libraries "$root" "$root"/bin/*
 for program in lisa-producer lisa-manager lisa-consumer; do
-  [ "$(in_root "$root" "/bin/$program" --version)" = "$program $version" ] || fail "$program --version"
+  [ "$("${in_root[@]}" "$root" "/bin/$program" --version)" = "$program $version" ] || fail "$program --version"
   bash -n "$root/share/bash-completion/completions/$program"
   ! command -v zsh >/dev/null || zsh -n "$root/share/zsh/site-functions/_$program"
   ! command -v fish >/dev/null || fish --no-execute "$root/share/fish/vendor_completions.d/$program.fish"
@@ -30,12 +30,12 @@ done
 ok "programs start in an empty root; completions and man pages"
 for file in "$root"/config/*.toml "$root"/config/*.yaml; do
   case $file in */brokers.toml | */compose.yaml) continue ;; esac
-  in_root "$root" /bin/lisa-manager config check --config "/config/$(basename "$file")" >"$work/check.log" 2>&1 || fail "$file"
+  "${in_root[@]}" "$root" /bin/lisa-manager config check --config "/config/$(basename "$file")" >"$work/check.log" 2>&1 || fail "$file"
 done
 ok "example configurations"
 
 # The reason is clear where there is no Redis to start.
-if in_root "$root" /bin/lisa-manager dev >"$work/dev.log" 2>&1; then fail "dev without redis-server succeeds"; fi
+if "${in_root[@]}" "$root" /bin/lisa-manager dev >"$work/dev.log" 2>&1; then fail "dev without redis-server succeeds"; fi
 grep -q redis-server "$work/dev.log" || fail "dev does not say that redis-server is missing"
 ok "dev says that redis-server is missing"
 
@@ -53,12 +53,15 @@ for role in producer manager consumer; do
   export "LISA_${role^^}__LISTEN=127.0.0.1:$at"
 done
 for role in producer manager consumer; do
-  background "$role" in_root "$root" "/bin/lisa-$role" run --config /config/separate.toml
+  background "$role" "${in_root[@]}" "$root" "/bin/lisa-$role" run --config /config/separate.toml
 done
 for at in "$producer" "$manager" "$consumer"; do
   eventually route "$at" /readyz 200
   eventually route "$at" /healthz 200
 done
-in_root "$root" /bin/lisa-producer send orders '{"order": 7}' --delay 1s --id order-7 --config /config/separate.toml
+"${in_root[@]}" "$root" /bin/lisa-producer send orders '{"order": 7}' --delay 1s --id order-7 --config /config/separate.toml
 eventually grep -q order-7 "$work/consumer.log"
 ok "a message goes through all three programs, over TLS and by name"
+for child in "${children[@]:1}"; do kill "$child"; done
+for child in "${children[@]:1}"; do wait "$child" || fail "exit code $? after SIGTERM"; done
+ok "each role exits with 0 after SIGTERM"
