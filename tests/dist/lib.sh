@@ -6,6 +6,8 @@ work=$(mktemp -d)
 children=()
 finish() {
   local code=$?
+  # strace does not end what it traces.
+  for child in "${children[@]}"; do pgrep -P "$child" | xargs -r kill 2>/dev/null || true; done
   for child in "${children[@]}"; do kill "$child" 2>/dev/null || true; done
   wait 2>/dev/null || true
   if [ "$code" -ne 0 ]; then
