@@ -20,7 +20,7 @@ pub use args::Cli;
 use args::{DevArgs, JobsArgs, RunArgs, Verb};
 use client::Client;
 pub use error::CliError;
-use manager_flags::{ManagerFlags, needs_redis};
+use manager_flags::{ManagerFlags, not_through_manager};
 use manager_url::ManagerUrl;
 
 use crate::combined;
@@ -55,8 +55,12 @@ impl Cli {
                 let client = client.boxed_local().await;
                 return commands::check::check(client, &args, &output).await;
             }
+            Verb::Healthcheck => {
+                let loaded = role::prepare_verb(role_flags(flags, Unused, Unused))?;
+                commands::healthcheck::healthcheck(&loaded.config).await?;
+            }
             Verb::Jobs(args) => jobs(flags, through, url, args).await?,
-            Verb::Message(_) if url.is_some() => return Err(needs_redis("this verb")),
+            Verb::Message(_) if url.is_some() => return Err(not_through_manager("this verb")),
             Verb::Message(_) if through.token_file.is_some() => return Err(token_needs_url()),
             Verb::Message(verb) => {
                 let timeout = flags.timeout;

@@ -22,6 +22,7 @@ mod readers;
 mod recurring;
 mod served;
 mod snapshot;
+mod supervised;
 mod unsound;
 mod watching;
 mod workers;

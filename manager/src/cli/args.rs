@@ -56,6 +56,12 @@ pub(crate) enum Verb {
     /// Asks the manager over HTTP, always. If it requires a token, name a file with one that has the scope read (operate for
     /// `run`) with --token-file
     Jobs(JobsArgs),
+    /// Ask the roles on this machine whether they are healthy, for the health check of a container
+    ///
+    /// Asks /healthz at the listeners of the configuration: producer.listen, manager.listen and consumer.listen. A role where
+    /// nothing listens runs elsewhere. Exit codes: 0 all that run here are healthy, 1 one is not or none runs here, 78 wrong
+    /// configuration
+    Healthcheck,
     #[command(flatten)]
     Message(MessageVerb),
     /// Check or show the configuration
@@ -71,6 +77,7 @@ impl Verb {
         match self {
             Self::Run(_) => Some("run"),
             Self::Dev(_) => Some("dev"),
+            Self::Healthcheck => Some("healthcheck"),
             Self::Config(_) => Some("config"),
             Self::Program(_) => Some("this verb"),
             _ => None,

@@ -24,7 +24,7 @@ use tower::ServiceExt;
 use url::Url;
 
 use super::error::{CliError, Refusal};
-use super::manager_flags::needs_redis;
+use super::manager_flags::not_through_manager;
 use super::manager_url::ManagerUrl;
 use crate::Manager;
 use remote::Remote;
@@ -89,7 +89,7 @@ impl Client {
     /// # Errors
     /// The routes are those of a running manager.
     pub(crate) fn require_broker(&self, verb: &str) -> Result<&Broker, CliError> {
-        self.broker().ok_or_else(|| needs_redis(verb))
+        self.broker().ok_or_else(|| not_through_manager(verb))
     }
 
     /// Returns the configuration, unless the routes are those of a running manager.

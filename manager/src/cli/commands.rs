@@ -7,6 +7,7 @@ pub(crate) mod explain;
 pub(crate) mod forecast;
 pub(crate) mod garbage_jobs;
 pub(crate) mod groups;
+pub(crate) mod healthcheck;
 pub(crate) mod history;
 pub(crate) mod jobs;
 pub(crate) mod reshard;

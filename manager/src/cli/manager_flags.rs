@@ -38,7 +38,7 @@ impl ManagerFlags {
                 let text = "--url cannot be combined with --redis-url or --namespace";
                 Err(CliError::Usage(text.to_owned()))
             }
-            (Some(_), Some(verb)) => Err(needs_redis(verb)),
+            (Some(_), Some(verb)) => Err(not_through_manager(verb)),
             (Some(url), None) => Ok(Some(url.clone())),
             (None, Some(_)) => Ok(None),
             (None, None) if names_redis => Ok(None),
@@ -55,8 +55,8 @@ impl ManagerFlags {
 }
 
 /// Returns the error of a verb that no route of a manager serves.
-pub(super) fn needs_redis(verb: &str) -> CliError {
+pub(super) fn not_through_manager(verb: &str) -> CliError {
     CliError::Usage(format!(
-        "{verb} needs Redis, and does not work through a manager: leave out --url and {URL}"
+        "{verb} does not work through a manager: leave out --url and {URL}"
     ))
 }

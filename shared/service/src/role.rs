@@ -8,6 +8,7 @@ mod descriptors;
 mod error;
 mod readiness;
 mod recheck;
+mod systemd;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -331,8 +332,12 @@ impl Runtime {
     where
         F: AsyncFnOnce(&Self) -> Result<(), StartError>,
     {
+        // Ready only when the listeners are there.
+        self.readiness.wait_for("start", "starting");
+        systemd::start(&self.supervisor, &self.readiness, &self.shutdown);
         if self.admit().await? {
             start(&self).await?;
+            self.readiness.met("start");
         }
         Ok(self.supervisor.join().await?)
     }
