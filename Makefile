@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 # The folder of the programs that `dist` packs.
-BIN ?= target/release
+BIN ?= target/dist-programs
 # The tests of these targets run the programs that `programs` builds.
 test brokers hostile schema clients browser observability conformance: export LISA_TEST_BIN_DIR ?= $(CURDIR)/target/debug
 
@@ -86,7 +86,8 @@ browser: redis programs ## Open the dashboard in Chromium: accessibility, consol
 observability: redis programs ## Check the rules and the dashboard with promtool, and against a real Prometheus
 	bash tests/observability/run.sh
 
-dist: ## Pack built programs into a tarball, a .deb, an .rpm and an image in target/dist: BIN=folder
+dist: ## Build static programs and pack them into a tarball, a .deb, an .rpm and an image in target/dist: BIN=folder of built ones
+	$(if $(filter file,$(origin BIN)),CARGO="$(CARGO)" bash config/package/programs.sh $(BIN))
 	bash config/package/build.sh $(BIN) target/dist
 
 dist-check: ## Try the packages in target/dist as a new user: BIN=folder
