@@ -86,12 +86,12 @@ browser: redis programs ## Open the dashboard in Chromium: accessibility, consol
 observability: redis programs ## Check the rules and the dashboard with promtool, and against a real Prometheus
 	bash tests/observability/run.sh
 
-dist: ## Build static programs and pack them into a tarball, a .deb, an .rpm and an image in target/dist: BIN=folder of built ones
+dist: ## Build static programs and pack them into a tarball, a .deb, an .rpm and an image in target/packages: BIN=folder of built ones
 	$(if $(filter file,$(origin BIN)),CARGO="$(CARGO)" bash config/package/programs.sh $(BIN))
-	bash config/package/build.sh $(BIN) target/dist
+	bash config/package/build.sh $(BIN) target/packages
 
-dist-check: ## Try the packages in target/dist as a new user: BIN=folder
-	bash tests/dist/run.sh $(BIN) target/dist
+dist-check: ## Try the packages in target/packages as a new user: BIN=folder
+	bash tests/dist/run.sh $(BIN) target/packages
 
 programs: ## Build the programs and examples that tests run
 	$(CARGO) build --workspace --bins --examples

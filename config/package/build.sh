@@ -90,7 +90,7 @@ tarball() {
   pack "$work/tar" "$name" | gzip -6n >"$out/$name.tar.gz"
 }
 
-# What both packages install.
+# Stages the files that the .deb and the .rpm install.
 installed() { # root, folder of zsh
   local root=$1 doc=$1/usr/share/doc/lisa program
   mkdir -p "$root"/{etc/lisa,usr/bin,usr/lib/systemd/system} "$doc/examples"

@@ -8,6 +8,11 @@ if [ $# -ne 1 ]; then
   echo "usage: $0 OUT" >&2
   exit 2
 fi
+# The bills of materials, and the licenses of the libraries, come from tools that are installed once.
+command -v cargo-cyclonedx >/dev/null || ${CARGO:-cargo} install --locked cargo-cyclonedx --version 0.5.9
+command -v cargo-about >/dev/null || ${CARGO:-cargo} install --locked cargo-about --version 0.9.3 --features cli
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$(dirname "$0")" log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 cd "$(dirname "$0")/../.."
@@ -23,5 +28,12 @@ for program in producer manager consumer; do
   esac
   $cargo build --locked --profile dist --target "$target" -p "lisa-$program" --bin "lisa-$program" --features "$features"
   cp "target/$target/dist/lisa-$program" "$out/"
+  # It writes a file for each program of the workspace, with paths of this machine.
+  $cargo cyclonedx --quiet --format json --describe binaries --target "$target" --manifest-path "$program/Cargo.toml" \
+    --features "$features"
+  sed "s|path+file://$PWD|path+file://lisa|g" "$program/lisa-${program}_bin.cdx.json" >"$out/lisa-$program.cdx.json"
+  rm -f {producer,manager,consumer,tests}/*_bin.cdx.json
 done
+$cargo about generate --locked --workspace --all-features --target "$target" --config config/package/licenses.toml \
+  --output-file "$out/third-party-licenses.txt" config/package/licenses.hbs
 ls -l "$out"

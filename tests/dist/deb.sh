@@ -3,7 +3,7 @@
 # the ExecStart of its unit, upgrades it, removes and purges it.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
-dist=${1:-target/dist}
+dist=${1:-target/packages}
 deb=$(only "$dist"/lisa_*_"$(dpkg --print-architecture)".deb)
 need lintian
 need curl

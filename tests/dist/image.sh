@@ -3,7 +3,7 @@
 # with a root that is read-only.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
-dist=${1:-target/dist}
+dist=${1:-target/packages}
 archive=$(only "$dist"/lisa-*-"$(uname -m)"-image.tar)
 need skopeo
 need umoci

@@ -2,7 +2,7 @@
 # Tries the RPM package as a new user: `rpm.sh DIST`. Installs it into an empty root that has only a shell, upgrades it, and removes it.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
-dist=${1:-target/dist}
+dist=${1:-target/packages}
 rpm=$(only "$dist"/lisa-*."$(uname -m)".rpm)
 need rpmbuild rpm
 

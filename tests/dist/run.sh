@@ -10,6 +10,7 @@ try() {
   if bash "$@"; then passed=$((passed + 1)); else failed+=("$1"); fi
 }
 try tarball.sh "$dist"
+try minute.sh "$dist"
 try deb.sh "$dist"
 if compgen -G "$dist/*.rpm" >/dev/null; then try rpm.sh "$dist"; fi
 try image.sh "$dist"

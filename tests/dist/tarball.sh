@@ -3,7 +3,7 @@
 # programs there, over TLS and with a name from /etc/hosts.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
-dist=${1:-target/dist}
+dist=${1:-target/packages}
 archive=$(only "$dist"/lisa-*-"$(uname -m)"-linux.tar.gz)
 need openssl
 need curl

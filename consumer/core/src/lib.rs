@@ -1,7 +1,7 @@
 //! The part of `lisa-consumer` that reads, handles and settles messages.
 //!
-//! Use `lisa-consumer`, which has everything public of this crate, and the sinks and the gateway. They are crates of their
-//! own, built on this one.
+//! Use `lisa-consumer` instead. It re-exports the public items of this crate, and of the sinks and the gateway, which are
+//! separate crates built on this one.
 
 // The macros panic if the output is closed or full. Use `cli::remark` and `cli::print` of `lisa-service`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
@@ -45,7 +45,7 @@ pub use lisa_service::metrics::Metrics;
 pub use lisa_service::shutdown::Shutdown;
 pub use lisa_service::supervise::Supervisor;
 
-/// Items for the sinks, the gateway and the command line. They are not part of the interface and change at any time.
+/// Items for the sinks, the gateway and the command line. They are not part of the public API and may change at any time.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::callbacks::PREFIX as CALLBACK_PREFIX;

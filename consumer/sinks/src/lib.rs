@@ -1,4 +1,4 @@
-//! The sinks of `lisa-consumer`: handlers that deliver messages to the outside.
+//! The sinks of `lisa-consumer`: handlers that deliver messages to external systems.
 //!
 //! Each sink is an ordinary [`Handler`](lisa_consumer_core::Handler), so applications can embed it, too. A sink only
 //! reports how one attempt ended; the consumer and the topic decide about retries. If the process dies before the
@@ -28,8 +28,8 @@ pub mod redis_stream;
 #[cfg(feature = "stdout")]
 pub mod stdout;
 
-/// Lists the sinks: the feature, the type of sink in the configuration, and how it is built. The sinks of other features
-/// are refused by name.
+/// Defines the sinks: for each, its feature, its variant of `SinkConfig`, and how to build it. A sink whose feature is disabled is
+/// refused with the name of the feature.
 macro_rules! sinks {
     (|$namespace:ident| $($feature:literal $module:ident::$sink:ident = $kind:ident$(($settings:ident))? => $build:expr;)+) => {
         $(#[cfg(feature = $feature)] pub use $module::$sink;)+

@@ -133,8 +133,8 @@ impl PageQuery {
 /// Lists messages of one state, or of one ordering key, a page at a time. Garbage can be filtered.
 ///
 /// `key` without `state` and `group` lists all messages of the key, each in its state in the first group that still has it; the
-/// topic needs key_index. With `state=garbage`, it needs no index. A page of garbage with `error`, `reason` or `key` examines up to
-/// 5,000 messages, so it may be short or empty and still have a `next`.
+/// topic needs key_index. With `state=garbage`, `key` filters the garbage and needs no index. A page of garbage with `error`, `reason`
+/// or `key` examines up to 5,000 messages, so it may be short or empty and still have a `next`.
 #[utoipa::path(get, operation_id = "list_messages", path = "/v1/topics/{topic}/messages", tag = "messages", params(TopicPath, PageQuery),
     responses((status = 200, description = "A page of messages; `next` is null on the last page", body = MessagePage), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn messages(

@@ -56,11 +56,11 @@ pub(crate) enum Verb {
     /// Asks the manager over HTTP, always. If it requires a token, name a file with one that has the scope read (operate for
     /// `run`) with --token-file
     Jobs(JobsArgs),
-    /// Ask the roles on this machine whether they are healthy, for the health check of a container
+    /// Check the health of the roles on this machine, for the health check of a container
     ///
-    /// Asks /healthz at the listeners of the configuration: producer.listen, manager.listen and consumer.listen. A role where
-    /// nothing listens runs elsewhere. Exit codes: 0 all that run here are healthy, 1 one is not or none runs here, 78 wrong
-    /// configuration
+    /// Requests /healthz from the listeners of the configuration: producer.listen, manager.listen and consumer.listen. Skips a
+    /// role whose listener refuses the connection, because it runs elsewhere. Exit codes: 0 every role that runs here is healthy,
+    /// 1 a role is unhealthy or none runs here, 78 invalid configuration
     Healthcheck,
     #[command(flatten)]
     Message(MessageVerb),

@@ -19,19 +19,20 @@ fields! {
     #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub(crate) struct Filter, schema = "GarbageFilter", check = ordered {
-        /// Only messages in garbage with this text in their last error, 1 to 200 characters; `#`, `*` and `…` stand for any text.
+        /// Only messages in garbage whose last error contains this text (1 to 200 characters); `#`, `*` and `…` stand for any text.
         [serde(with = "optional_text", skip_serializing_if = "Option::is_none")]
         error: Option<ErrorPattern> = None;
-        /// Only messages of this ordering key.
+        /// Only messages with this ordering key.
         [serde(skip_serializing_if = "Option::is_none")]
         key: Option<OrderingKey> = None;
         /// Only messages in garbage with this reason.
         [serde(skip_serializing_if = "Option::is_none")]
         reason: Option<GarbageReason> = None;
-        /// Only messages with a time at or after this one, such as 2026-11-21T09:30:00Z. In garbage, it is the time of the move there.
+        /// Only messages whose time is at or after this one, such as 2026-11-21T09:30:00Z. The time of a message in garbage is when
+        /// it moved there.
         [serde(with = "optional_text", skip_serializing_if = "Option::is_none")]
         from: Option<UnixMs> = None;
-        /// Only messages with a time before this one.
+        /// Only messages whose time is before this one.
         [serde(with = "optional_text", skip_serializing_if = "Option::is_none")]
         to: Option<UnixMs> = None;
     }

@@ -13,7 +13,7 @@ use crate::cli::error::CliError;
 /// The time limit for an answer: less than the 5 s that containers usually give a health check.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Asks each configured listener. Those where nothing listens are roles of other machines.
+/// Checks each configured listener. Skips those that refuse the connection: these roles run elsewhere.
 ///
 /// # Errors
 /// A role is not healthy or does not answer in time, or no role runs here.

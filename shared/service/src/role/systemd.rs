@@ -1,4 +1,5 @@
-//! Reports the state of a role to systemd: ready, alive, stopping. Does nothing unless the unit has `Type=notify`.
+//! Reports the state of a role to systemd: ready, alive, stopping. Does nothing unless `NOTIFY_SOCKET` is set, as systemd does for
+//! `Type=notify`.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,11 +12,11 @@ use super::readiness::Readiness;
 use crate::shutdown::Shutdown;
 use crate::supervise::{Policy, Supervisor};
 
-/// The longest interval between two looks at the state.
+/// The longest interval between two checks of the state.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Starts the task that reports to systemd when the role is ready, or why it is not, that no task is stuck (the watchdog), and that
-/// it stops.
+/// Starts the task that reports to systemd: readiness or the reason for its absence, watchdog pings while no task is stuck, and the
+/// start of the shutdown.
 pub(super) fn start(supervisor: &Supervisor, readiness: &Readiness, shutdown: &Shutdown) {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return;
