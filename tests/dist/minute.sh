@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks that a new user sees a delivery within a minute: `minute.sh DIST`. Unpacks the tarball into a root with nothing but a Redis
-# server, and runs `lisa-manager dev` there.
+# server and a shell, and runs `lisa-manager dev` there.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 archive=$(only "${1:-target/packages}"/lisa-*-"$(uname -m)"-linux.tar.gz)
@@ -12,6 +12,7 @@ root=$work/root
 mkdir -p "$root"/{bin,dev,tmp}
 cp -L "$server" "$root/bin/redis-server"
 DIST_DYNAMIC=1 libraries "$root" "$root/bin/redis-server"
+shell "$root"
 touch "$root/dev/null"
 at=$(bash "$tests/free-port.sh")
 began=$(date +%s%N)

@@ -112,7 +112,7 @@ impl PrivateServer {
             }
             sleep(Duration::from_millis(50)).await;
         }
-        let watchdog = spawn(&binary, &config).map_err(folder("cannot run", &binary))?;
+        let watchdog = spawn(&binary, &config).map_err(folder("cannot run", Path::new("sh")))?;
         let mut server = Self {
             binary,
             dir,
