@@ -18,8 +18,9 @@ out=$(cd "$1" && pwd)
 cd "$(dirname "$0")/../.."
 cargo=${CARGO:-cargo}
 target=$(rustc -vV | sed -n 's/^host: //p')
-# A target of its own, so that the flags do not apply to build scripts. Paths of this machine would change the bytes.
-export RUSTFLAGS="-C target-feature=+crt-static --remap-path-prefix=$PWD=lisa --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
+# A target of its own, so that the flags do not apply to build scripts. Paths of this machine would change the bytes. A static program
+# cannot look up `getrandom` at run time, and would need /dev/random instead, which an empty root does not have.
+export RUSTFLAGS="-C target-feature=+crt-static --cfg getrandom_backend=\"linux_getrandom\" --remap-path-prefix=$PWD=lisa --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
 for program in producer manager consumer; do
   case $program in
     producer) features=cli,source-amqp,source-nats ;;
