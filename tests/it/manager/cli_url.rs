@@ -334,11 +334,16 @@ async fn what_is_refused_over_url_names_the_cause_and_the_remedy() {
     )
     .await;
     let reshard = ["topics", "reshard", "orders", "--shards", "2"];
-    refused(both.launch("operator", &reshard), 2, &["needs Redis"]).await;
+    refused(
+        both.launch("operator", &reshard),
+        2,
+        &["topics reshard does not work through a manager"],
+    )
+    .await;
     let run = plain(&["run", "--url", url]);
-    refused(run, 2, &["run needs Redis"]).await;
+    refused(run, 2, &["run does not work through a manager"]).await;
     let send = both.launch("operator", &["send", "orders", "x"]);
-    refused(send, 2, &["needs Redis"]).await;
+    refused(send, 2, &["does not work through a manager"]).await;
     let two = plain(&["--redis-url", "redis://127.0.0.1:1", "stats", "--url", url]);
     refused(two, 2, &["--url cannot be combined with --redis-url"]).await;
     let missing = ["cannot read the token in", "nix"];
