@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use lisa_core::outage::Outage;
+use lisa_core::time::shorten_to;
 use sd_notify::NotifyState;
 use tokio::time::sleep;
 
@@ -31,7 +32,9 @@ pub(super) fn start(supervisor: &Supervisor, readiness: &Readiness, shutdown: &S
             let mut outage = Outage::new("notify systemd");
             let mut reported = None;
             while !draining.is_cancelled() {
+                // A line break would begin another assignment, and systemd ignores a message of more than 4096 bytes.
                 let reasons = readiness.reasons().join("; ");
+                let reasons = shorten_to(&reasons.replace(char::is_control, " "), 1000);
                 let mut state = Vec::new();
                 if reported.as_ref() != Some(&reasons) {
                     state.push(NotifyState::Status(match reasons.as_str() {
