@@ -25,6 +25,8 @@ for program in "${programs[@]}"; do
 done
 
 cd "$repository"
+others=$(git ls-files --others -- config 2>/dev/null || true)
+[ -z "$others" ] || { echo "not committed, and would be packed: $others" >&2 && exit 1; }
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 # The time of everything in the packages, and the revision in the image: those of the commit.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
@@ -92,12 +94,15 @@ tarball() {
 
 # Stages the files that the .deb and the .rpm install.
 installed() { # root, folder of zsh
-  local root=$1 doc=$1/usr/share/doc/lisa program
+  local root=$1 doc=$1/usr/share/doc/lisa program unit
   mkdir -p "$root"/{etc/lisa,usr/bin,usr/lib/systemd/system} "$doc/examples"
   for program in "${programs[@]}"; do cp "$bin/$program" "$root/usr/bin/"; done
   share "$root/usr/share" "$2"
   gzip -9n "$root"/usr/share/man/man1/*.1
-  cp config/systemd/*.service "$root/usr/lib/systemd/system/"
+  # An absolute path, so that a program in /usr/local/bin does not take the place of the installed one.
+  for unit in config/systemd/*.service; do
+    sed 's|^ExecStart=|&/usr/bin/|' "$unit" >"$root/usr/lib/systemd/system/${unit##*/}"
+  done
   cp config/separate.toml "$root/etc/lisa/lisa.toml"
   cp -r config/*.toml config/combined.yaml config/lisa.schema.json config/redis.conf config/{grafana,prometheus} "$doc/examples/"
   cp config/systemd/*.conf "$doc/examples/"
@@ -148,12 +153,14 @@ rpm_package() {
   cp "$work/rpm/package.rpm" "$out/lisa-${version/-/\~}-1.$arch.rpm"
 }
 
-# The image: the three programs, the certificate authorities of this machine, a user and /tmp.
+# The image: the three programs, the certificate authorities of Mozilla, a user and /tmp.
 image() {
   local root=$work/image healthcheck=()
   mkdir -p "$root"/{etc/ssl/certs,etc/lisa,tmp,usr/bin,usr/share/licenses/lisa}
   for program in "${programs[@]}"; do cp "$bin/$program" "$root/usr/bin/"; done
-  cp "${DIST_CA_FILE:-/etc/ssl/certs/ca-certificates.crt}" "$root/etc/ssl/certs/ca-certificates.crt"
+  # Without the authorities that this machine adds, such as that of a proxy: they are not for other machines.
+  if [ -n "${DIST_CA_FILE:-}" ]; then cat "$DIST_CA_FILE"; else cat /usr/share/ca-certificates/mozilla/*.crt; fi \
+    >"$root/etc/ssl/certs/ca-certificates.crt"
   echo 'lisa:x:65532:65532:Lisa:/:/sbin/nologin' >"$root/etc/passwd"
   echo 'lisa:x:65532:' >"$root/etc/group"
   cp LICENSE "${licenses[@]}" "$root/usr/share/licenses/lisa/"

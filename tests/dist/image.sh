@@ -40,6 +40,11 @@ LIST
 [ -z "$(find "$root" -perm /6000)" ] || fail "a file has setuid or setgid"
 [ -z "$(find "$root" -perm -o+w ! -path "$root/tmp")" ] || fail "a file that everybody can write"
 libraries "$root" "$root"/usr/bin/*
+for authority in /usr/local/share/ca-certificates/*.crt; do
+  if [ ! -e "$authority" ]; then continue; fi
+  ! grep -qxF "$(sed -n '/BEGIN CERTIFICATE/{n;n;p;q}' "$authority")" "$root/etc/ssl/certs/ca-certificates.crt" ||
+    fail "the image trusts $authority, an authority of this machine"
+done
 ok "nothing else is in the image"
 
 # The environment of the image and nothing else.
