@@ -72,14 +72,26 @@ async fn systemd_learns_what_the_role_waits_for_that_it_is_ready_alive_and_stopp
 }
 
 #[tokio::test]
-async fn a_role_runs_although_nobody_reads_what_it_tells_systemd() {
+async fn a_role_runs_and_stops_although_nobody_reads_what_it_reports_to_systemd() {
     let server = Server::start();
-    let listen = format!("127.0.0.1:{}", free_port());
-    let launch = lisa_manager(&server, &["run", "--listen", &listen]);
-    let mut process = launch.env("NOTIFY_SOCKET", "/nonexistent/notify").start();
-    eventually(SOON, async || healthy(&server, &listen).await).await;
-    process.sigterm();
-    assert_eq!(process.wait_exit(SOON).await.code(), Some(0));
+    let dir = tempfile::tempdir().unwrap();
+    let unread = dir.path().join("notify");
+    let _systemd = Systemd::at(&unread);
+    for socket in [unread.to_str().unwrap(), "/nonexistent/notify"] {
+        let listen = format!("127.0.0.1:{}", free_port());
+        // A ping each millisecond fills the socket at once.
+        let launch = lisa_manager(&server, &["run", "--listen", &listen])
+            .env("NOTIFY_SOCKET", socket)
+            .env("WATCHDOG_USEC", "3000")
+            // Longer than this test waits for the end.
+            .env("LISA_SHUTDOWN__GRACE", "5m");
+        let mut process = launch.start();
+        eventually(SOON, async || healthy(&server, &listen).await).await;
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        healthy(&server, &listen).await.expect("healthy");
+        process.sigterm();
+        assert_eq!(process.wait_exit(SOON).await.code(), Some(0));
+    }
 }
 
 fn healthcheck(server: &Server, manager: &str) -> Launch {

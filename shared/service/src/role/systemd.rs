@@ -2,12 +2,14 @@
 //! `Type=notify`.
 
 use std::convert::Infallible;
+use std::io;
 use std::time::Duration;
 
 use lisa_core::outage::Outage;
 use lisa_core::time::shorten_to;
 use sd_notify::NotifyState;
-use tokio::time::sleep;
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
 
 use super::readiness::Readiness;
 use crate::shutdown::Shutdown;
@@ -27,6 +29,7 @@ pub(super) fn start(supervisor: &Supervisor, readiness: &Readiness, shutdown: &S
     let (health, readiness) = (supervisor.health(), readiness.clone());
     let draining = shutdown.draining().clone();
     supervisor.spawn("systemd", Policy::restart(), move |heartbeat| {
+        heartbeat.unlimited();
         let (health, readiness, draining) = (health.clone(), readiness.clone(), draining.clone());
         async move {
             let mut outage = Outage::new("notify systemd");
@@ -35,40 +38,47 @@ pub(super) fn start(supervisor: &Supervisor, readiness: &Readiness, shutdown: &S
                 // A line break would begin another assignment, and systemd ignores a message of more than 4096 bytes.
                 let reasons = readiness.reasons().join("; ");
                 let reasons = shorten_to(&reasons.replace(char::is_control, " "), 1000);
-                let mut state = Vec::new();
+                let (mut states, mut status) = (Vec::new(), None);
                 if reported.as_ref() != Some(&reasons) {
-                    state.push(NotifyState::Status(match reasons.as_str() {
-                        "" => "ready",
-                        reasons => reasons,
-                    }));
                     if reasons.is_empty() {
-                        state.push(NotifyState::Ready);
+                        states.push(NotifyState::Ready);
+                        status = Some("ready".to_owned());
+                    } else {
+                        status = Some(reasons.clone());
                     }
                 }
                 if watchdog.is_some() && health.is_green() {
-                    state.push(NotifyState::Watchdog);
+                    states.push(NotifyState::Watchdog);
                 }
-                let notified = match state.is_empty() {
-                    true => Ok(()),
-                    false => sd_notify::notify(&state),
-                };
-                match notified {
-                    Ok(()) => {
+                match draining.run_until_cancelled(notify(states, status)).await {
+                    None => break,
+                    Some(Ok(())) => {
                         outage.recovered();
                         reported = Some(reasons);
                     }
-                    Err(error) => {
+                    Some(Err(error)) => {
                         outage.failed(&error);
                     }
                 }
-                heartbeat.ok();
                 draining.run_until_cancelled(sleep(every)).await;
             }
-            let state = [NotifyState::Stopping, NotifyState::Status("draining")];
-            if let Err(error) = sd_notify::notify(&state) {
-                outage.failed(&error);
-            }
+            let stopping = notify(vec![NotifyState::Stopping], Some("draining".to_owned()));
+            // Without systemd's attention, the shutdown goes on.
+            _ = timeout(LOOK_EVERY, stopping).await;
             Ok::<(), Infallible>(())
         }
     });
+}
+
+/// Sends these states, on a thread of its own: a peer that does not read its socket blocks that thread, and no loop.
+async fn notify(states: Vec<NotifyState<'static>>, status: Option<String>) -> io::Result<()> {
+    if states.is_empty() && status.is_none() {
+        return Ok(());
+    }
+    let sent = spawn_blocking(move || {
+        let mut all: Vec<NotifyState<'_>> = states;
+        all.extend(status.as_deref().map(NotifyState::Status));
+        sd_notify::notify(&all)
+    });
+    sent.await.map_err(io::Error::other)?
 }
