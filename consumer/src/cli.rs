@@ -18,7 +18,7 @@ use lisa_core::topic::{Group, Topic};
 use lisa_producer::{Producer, ProducerOptions};
 use lisa_service::cli::{ConfigVerb, GlobalFlags, ProgramVerb, prompt};
 use lisa_service::config::{Config, SinkSecrets};
-use lisa_service::role::{self, Flags, Readiness, Runtime, StartError};
+use lisa_service::role::{self, Flags, Program, Readiness, Runtime, StartError};
 use lisa_service::supervise::Policy;
 use serde_json::json;
 
@@ -116,18 +116,22 @@ impl Cli {
         });
         let is_printing = printed.is_some();
         set("consumer.subscriptions", printed);
-        let mut loaded = role::prepare(Flags {
+        let flags = Flags {
             config: self.flags.config,
             overrides,
             source_secrets: SinkSecrets::Unused,
             ..Flags::default()
-        })?;
-        if is_printing {
+        };
+        let adjust: fn(&mut Config) = match is_printing {
             // Another process has its address.
-            loaded.config.consumer.gateway = None;
-        }
-        programs::prepare(&loaded.config).await;
-        serve(Runtime::start("consumer", loaded.config)?, shared).await
+            true => |config| config.consumer.gateway = None,
+            false => |_| {},
+        };
+        let program = Program::prepare("consumer", flags, adjust)?;
+        programs::prepare(program.config()).await;
+        program
+            .run(move |runtime| serve(runtime, shared.clone()))
+            .await
     }
 }
 
@@ -145,6 +149,8 @@ pub async fn run(runtime: Runtime) -> Result<(), StartError> {
 
 /// Runs the configured subscriptions. If `shared` is set, first checks whether other consumers read that group.
 async fn serve(runtime: Runtime, shared: Option<(Topic, Group)>) -> Result<(), StartError> {
+    // A reload may have added the first one.
+    programs::hide(&runtime.config);
     let consumer = of(&runtime)?;
     let gateway = gateway(&runtime).await?;
     runtime
@@ -349,7 +355,10 @@ fn of(runtime: &Runtime) -> Result<Option<Consumer>, StartError> {
         let topic = wanted.topic.clone();
         let subscription = match wanted.group.clone() {
             SubscriptionGroup::Named(group) => Subscription::new(topic, group, sink),
-            SubscriptionGroup::Instance => Subscription::of_instance(topic, sink),
+            SubscriptionGroup::Instance => {
+                let group = runtime.instance_group(&topic);
+                Subscription::new(topic, group, sink)
+            }
         };
         let mut subscription = subscription.concurrency(wanted.concurrency);
         if let Some(topic) = &wanted.success_topic {
@@ -371,9 +380,10 @@ async fn declare(runtime: &Runtime) -> Result<(), StartError> {
     let wanted: BTreeSet<&Topic> = wanted
         .flat_map(|wanted| wanted.callback_topics().chain([&wanted.topic]))
         .collect();
-    let described = wanted
+    let described: Vec<_> = wanted
         .into_iter()
-        .filter_map(|topic| config.topics.get_key_value(topic));
+        .filter_map(|topic| config.topics.get_key_value(topic))
+        .collect();
     let (broker, shutdown) = (&runtime.broker, &runtime.shutdown);
     Ok(role::declare_topics(broker, described, Declare::Create, shutdown).await?)
 }

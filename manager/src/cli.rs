@@ -14,7 +14,7 @@ use clap::CommandFactory;
 use futures_util::FutureExt;
 use lisa_service::cli::GlobalFlags;
 use lisa_service::config::SinkSecrets::{self, Required, Unused};
-use lisa_service::role::{self, Flags, Runtime};
+use lisa_service::role::{self, Flags, Program};
 
 pub use args::Cli;
 use args::{DevArgs, JobsArgs, RunArgs, Verb};
@@ -56,7 +56,7 @@ impl Cli {
                 return commands::check::check(client, &args, &output).await;
             }
             Verb::Healthcheck => {
-                let loaded = role::prepare_verb(role_flags(flags, Unused, Unused))?;
+                let loaded = role::prepare_verb(&role_flags(flags, Unused, Unused))?;
                 commands::healthcheck::healthcheck(&loaded.config).await?;
             }
             Verb::Jobs(args) => jobs(flags, through, url, args).await?,
@@ -65,7 +65,7 @@ impl Cli {
             Verb::Message(verb) => {
                 let timeout = flags.timeout;
                 let output = flags.output.clone();
-                let loaded = role::prepare_verb(role_flags(flags, Unused, Unused))?;
+                let loaded = role::prepare_verb(&role_flags(flags, Unused, Unused))?;
                 let broker = role::connect(&loaded.config, timeout).await?;
                 let done = verb.execute(broker, loaded.config, &output);
                 return Ok(done.boxed_local().await?);
@@ -104,9 +104,10 @@ async fn run(flags: GlobalFlags, args: RunArgs) -> Result<(), CliError> {
         let name = "redis.allow_eviction".to_owned();
         flags.overrides.insert(name, "true".to_owned());
     }
-    let loaded = role::prepare(flags)?;
-    let runtime = Runtime::start(combined::role(args.with_producer), loaded.config)?;
-    Ok(combined::run(runtime, args.with_producer).await?)
+    let with_producer = args.with_producer;
+    let program = Program::prepare(combined::role(with_producer), flags, |_| {})?;
+    let run = move |runtime| combined::run(runtime, with_producer);
+    Ok(program.run(run).await?)
 }
 
 async fn dev(flags: GlobalFlags, args: DevArgs) -> Result<(), CliError> {
@@ -118,7 +119,7 @@ async fn dev(flags: GlobalFlags, args: DevArgs) -> Result<(), CliError> {
     if let Some(listen) = args.listen {
         flags.overrides.insert("manager.listen".to_owned(), listen);
     }
-    let loaded = role::prepare(flags)?;
+    let loaded = role::prepare(&flags)?;
     Ok(dev::run(loaded.config, options).await?)
 }
 
@@ -137,7 +138,7 @@ async fn jobs(
         }
         (Some(url), _) | (None, Some(url)) => url,
         (None, None) => {
-            let loaded = role::prepare_verb(role_flags(flags, Unused, Unused))?;
+            let loaded = role::prepare_verb(&role_flags(flags, Unused, Unused))?;
             loaded.config.manager.listen.into()
         }
     };
@@ -158,7 +159,7 @@ async fn client(
     if token_file.is_some() {
         return Err(token_needs_url());
     }
-    let loaded = role::prepare_verb(role_flags(flags, Unused, Unused))?;
+    let loaded = role::prepare_verb(&role_flags(flags, Unused, Unused))?;
     let broker = role::connect(&loaded.config, timeout).await?;
     Ok(Client::over_redis(broker, loaded))
 }

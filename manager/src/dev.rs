@@ -209,7 +209,7 @@ impl Printer {
         Consumer::builder(self.broker.clone())
             .group(PRINTER)
             .topic(topic.name().as_str(), self.sink.clone())
-            .grace(self.shutdown.grace)
+            .grace(self.shutdown.grace())
             .metrics(self.metrics.clone())
             .build()
     }

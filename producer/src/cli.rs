@@ -18,7 +18,7 @@ use lisa_core::time::{InvalidTime, UnixMs, When, parse_duration};
 use lisa_core::topic::Topic;
 use lisa_service::cli::{ConfigVerb, FieldArgs, GlobalFlags, Output, ProgramVerb};
 use lisa_service::config::{Config, SinkSecrets};
-use lisa_service::role::{self, Flags, StartError};
+use lisa_service::role::{self, Flags, Program, StartError};
 
 use crate::error::SendError;
 use crate::message_ref::MessageRef;
@@ -315,8 +315,8 @@ impl Cli {
         let flags = self.flags();
         let verb = match self.command {
             Command::Run { .. } => {
-                let config = role::prepare(flags)?.config;
-                return Ok(service::serve(config).await.map(|()| 0)?);
+                let program = Program::prepare("producer", flags, |_| {})?;
+                return Ok(program.run(service::serve).await.map(|()| 0)?);
             }
             Command::Message(verb) => verb,
             Command::Config(verb) => {
@@ -330,7 +330,7 @@ impl Cli {
                     .map_err(|error| StartError::Write(error).into());
             }
         };
-        let config = role::prepare_verb(flags)?.config;
+        let config = role::prepare_verb(&flags)?.config;
         let broker = role::connect(&config, self.flags.timeout).await?;
         verb.execute(broker, config, &self.flags.output).await
     }

@@ -33,7 +33,7 @@ pub(crate) fn consume(mut arguments: impl Iterator<Item = String>) -> ExitCode {
 }
 
 async fn run(name: String, topic: String, file: PathBuf) -> Result<(), Box<dyn std::error::Error>> {
-    let loaded = role::prepare(Flags {
+    let loaded = role::prepare(&Flags {
         config: Some(file),
         overrides: BTreeMap::new(),
         ..Flags::default()

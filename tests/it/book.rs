@@ -228,6 +228,7 @@ fn record_all(metrics: &Metrics) {
     metrics.job("clean", s);
     metrics.job_failed("clean");
     metrics.job_succeeded("clean", lisa_core::time::UnixMs::new(1));
+    metrics.reloaded("applied");
     metrics.panicked("mover");
     metrics.schedule_fired("nightly", "sent");
     metrics.schedule_last("nightly", lisa_core::time::UnixMs::new(1));

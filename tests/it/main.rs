@@ -18,6 +18,7 @@ mod plot;
 mod plots;
 mod producer;
 mod programs;
+mod reload;
 mod reshard;
 mod scenarios;
 mod scripts;

@@ -20,8 +20,6 @@ pub const DEFAULT_CONCURRENCY: usize = 16;
 pub struct Subscription {
     topic: Topic,
     group: Group,
-    /// True if the group belongs to this process alone.
-    of_instance: bool,
     handler: Arc<dyn Handler>,
     concurrency: usize,
     handler_timeout: Option<Duration>,
@@ -47,7 +45,6 @@ impl Subscription {
         group: SubscriptionGroup,
         handler: Arc<dyn Handler>,
     ) -> Self {
-        let of_instance = group == SubscriptionGroup::Instance;
         let group = match group {
             SubscriptionGroup::Named(group) => group,
             SubscriptionGroup::Instance => Group::for_instance(),
@@ -55,7 +52,6 @@ impl Subscription {
         Self {
             topic,
             group,
-            of_instance,
             handler,
             concurrency: DEFAULT_CONCURRENCY,
             handler_timeout: None,
@@ -102,7 +98,6 @@ impl Subscription {
         Self {
             topic: self.topic.clone(),
             group: Group::for_instance(),
-            of_instance: true,
             handler: self.handler.clone(),
             concurrency: self.concurrency,
             handler_timeout: self.handler_timeout,
@@ -136,7 +131,7 @@ impl Subscription {
     }
 
     pub(crate) fn is_of_instance(&self) -> bool {
-        self.of_instance
+        self.group.is_of_instance()
     }
 
     pub(crate) fn handler(&self) -> &dyn Handler {

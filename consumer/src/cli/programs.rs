@@ -13,12 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Prepares this process if a subscription has a command sink. As PID 1, it then returns only if this process
 /// must run the subscriptions itself, because the consumer could not be started as a child process.
 pub(super) async fn prepare(config: &Config) {
-    let mut subscriptions = config.consumer.subscriptions.iter();
-    if !subscriptions.any(|subscription| matches!(subscription.sink, SinkConfig::Command(_))) {
-        return;
-    }
-    hide();
-    if std::process::id() != 1 {
+    if !hide(config) || std::process::id() != 1 {
         return;
     }
     match init().await {
@@ -32,9 +27,14 @@ pub(super) async fn prepare(config: &Config) {
     }
 }
 
-/// Prevents other processes of this user from reading the memory and the environment of this one, which contain its secrets.
-/// The programs start with new memory, so this does not apply to them.
-fn hide() {
+/// Prevents other processes of this user from reading the memory and the environment of this one, which contain its secrets, if
+/// a subscription has a command sink. The programs start with new memory, so this does not apply to them. Returns whether there
+/// is such a sink.
+pub(super) fn hide(config: &Config) -> bool {
+    let mut subscriptions = config.consumer.subscriptions.iter();
+    if !subscriptions.any(|subscription| matches!(subscription.sink, SinkConfig::Command(_))) {
+        return false;
+    }
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -42,6 +42,7 @@ fn hide() {
             tracing::warn!(%error, "cannot hide the environment of this process from the programs of command sinks");
         }
     }
+    true
 }
 
 /// Runs the consumer as a child process, forwards signals to it, and reaps all orphans, which the kernel gives to PID 1. Returns

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -151,6 +151,14 @@ pub(crate) enum KeyError {
     Random(getrandom::Error),
 }
 
+/// Returns the random key of this process, with which sessions outlive a reload of the configuration.
+fn process_key() -> Result<Vec<u8>, getrandom::Error> {
+    static KEY: OnceLock<Vec<u8>> = OnceLock::new();
+    let mut key = vec![0; KEY_BYTES];
+    getrandom::fill(&mut key)?;
+    Ok(KEY.get_or_init(|| key).clone())
+}
+
 impl Sessions {
     /// Creates sessions with the key in this file, or with a random one that ends with the process.
     pub(super) fn new(tokens: &TokenSet, key_file: Option<&Path>) -> Result<Self, KeyError> {
@@ -171,11 +179,7 @@ impl Sessions {
                 }
                 key
             }
-            None => {
-                let mut key = vec![0; KEY_BYTES];
-                getrandom::fill(&mut key).map_err(KeyError::Random)?;
-                key
-            }
+            None => process_key().map_err(KeyError::Random)?,
         };
         Ok(Self {
             tokens: tokens.clone(),

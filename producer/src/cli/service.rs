@@ -1,16 +1,14 @@
 //! Runs the producer as a service with its HTTP interface, from start to graceful shutdown.
 
 use lisa_core::broker::Declare;
-use lisa_service::config::Config;
 use lisa_service::role::{self, Runtime, StartError};
 
 use crate::http;
 use crate::producer::{Producer, ProducerOptions};
 use crate::sources::Sources;
 
-/// Serves until the shutdown. It listens immediately, and is ready when Redis is available and the topics are declared.
-pub(super) async fn serve(config: Config) -> Result<(), StartError> {
-    let runtime = Runtime::start("producer", config)?;
+/// Serves until the shutdown of the runtime. It listens immediately, and is ready when Redis is available and the topics are declared.
+pub(super) async fn serve(runtime: Runtime) -> Result<(), StartError> {
     let sources = Sources::of(&runtime)?;
     runtime
         .readiness

@@ -1,7 +1,7 @@
 //! The configuration of all roles: compiled-in defaults, then the file, the `LISA_` environment, the command line.
 //!
 //! One file can serve every role. Loading does not stop at the first mistake: [`ConfigError`] lists all of them, each with
-//! key path, value and source. Nothing is watched or reloaded, and no server is contacted.
+//! key path, value and source. Nothing is watched here, and no server is contacted: [`crate::role::Program`] reloads.
 //!
 //! The page `shared/docs/reference/configuration.md` lists every key with its bounds and its default.
 //!
@@ -33,6 +33,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::cron::{Cron, InvalidCron};
@@ -395,20 +396,34 @@ impl Loaded {
             sources: options.source_secrets,
             tokens: options.aws_secrets,
         };
-        let layers = layers::Layers::merge(options)?;
-        let file = layers.file.clone();
-        let findings = table::Findings::new(layers, secrets);
+        Self::read(Arc::new(layers::Layers::merge(options)?), secrets)
+    }
+
+    /// Reads the files again that the configuration names, such as those of passwords, and keeps its other values.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn read_files_again(&self) -> Result<Self, ConfigError> {
+        Self::read(self.layers.clone(), self.secrets)
+    }
+
+    fn read(layers: Arc<layers::Layers>, secrets: layers::Secrets) -> Result<Self, ConfigError> {
+        let findings = table::Findings::new(layers.clone(), secrets);
         let config = resolve::resolve(&findings);
-        let (settings, problems, warnings) = findings.finish();
-        if problems.is_empty() {
-            Ok(Self {
-                config,
-                file,
-                warnings,
-                settings,
-            })
-        } else {
-            Err(ConfigError { problems })
+        let found = findings.finish();
+        if !found.problems.is_empty() {
+            return Err(ConfigError {
+                problems: found.problems,
+            });
         }
+        Ok(Self {
+            config,
+            file: layers.file.clone(),
+            warnings: found.warnings,
+            files: found.files,
+            settings: found.settings,
+            layers,
+            secrets,
+        })
     }
 }

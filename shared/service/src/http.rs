@@ -31,7 +31,7 @@ pub use fields::{Query, read_fields};
 pub use guard::{SQS_ROUTES, check_coding, unknown_route};
 pub use problem::{Problem, ProblemCode};
 pub use reads::{ReadSlot, Reads};
-pub use serve::serve;
+pub use serve::{Routes, serve};
 pub use socket::Socket;
 pub use stream::ends_with_client;
 pub use unread::Unread;

@@ -57,6 +57,7 @@ labels! {
     ActionCode { action, code }
     Job { name }
     Task { task }
+    Reload { result }
     RecurringMessage { schedule }
     ScheduleOutcome { schedule, outcome }
     Request { route, method, status }
@@ -160,6 +161,8 @@ families! {
     job_failures: Counters<Job>;
     /// Time at which a maintenance job last succeeded, in seconds since the epoch on this host's clock.
     job_last_success_timestamp_seconds: Gauges<Job>;
+    /// Number of reloads of the configuration, by result: applied, unchanged or failed.
+    config_reloads: Counters<Reload>;
     /// Number of panics, by task; each ended only one loop, job, connection, request or task.
     panics: Counters<Task>;
     /// Number of schedule times processed, by outcome: sent, late, known (already sent) or failed.
@@ -347,6 +350,12 @@ impl Metrics {
             .job_last_success_timestamp_seconds
             .get_or_create(&Job::new(job));
         last.set(signed(at.get() / 1000));
+    }
+
+    /// Counts one reload of the configuration; `result` is `applied`, `unchanged` or `failed`.
+    pub fn reloaded(&self, result: &str) {
+        let reloads = &self.families.config_reloads;
+        reloads.get_or_create(&Reload::new(result)).inc();
     }
 
     /// Counts one panic; `task` is a task in `/healthz`, the kind of a loop, a job, `connection`, `request`, `delivery` or `gateway`.

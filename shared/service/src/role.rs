@@ -3,9 +3,12 @@
 //! Does not do the work of a role: each role passes [`Runtime::run`] a function that starts its loops. Verbs of the command
 //! line need only [`connect`].
 
+mod changed_files;
 mod declare;
 mod descriptors;
 mod error;
+mod listeners;
+mod program;
 mod readiness;
 mod recheck;
 mod systemd;
@@ -20,11 +23,14 @@ use std::time::Duration;
 
 use axum::Router;
 use prometheus_client::registry::Registry;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, LoadOptions, Loaded, SinkConfig, SinkSecrets, SubscriptionConfig};
+use crate::config::{
+    Config, ConfigError, LoadOptions, Loaded, SinkConfig, SinkSecrets, SubscriptionConfig,
+};
 use crate::http::auth::{TokenSet, check_listener};
-use crate::http::{self, CrossSite, HttpLimits, Socket, ops, ops::Hindrances};
+use crate::http::{CrossSite, HttpLimits, Routes, ops, ops::Hindrances};
 use crate::metrics::Metrics;
 use crate::shutdown::{Hangup, Shutdown};
 use crate::supervise::{Policy, Supervisor};
@@ -35,10 +41,13 @@ use lisa_core::outage::Outage;
 use lisa_core::permissions;
 use lisa_core::redis::preflight::{self, Level, Needs};
 use lisa_core::redis::{Connection, ConnectionError};
-use lisa_core::topic::Topic;
+use lisa_core::sync::Mutex;
+use lisa_core::topic::{Group, Topic};
 
 pub use declare::declare_topics;
 pub use error::StartError;
+use listeners::{Claims, Listeners};
+pub use program::Program;
 pub use readiness::Readiness;
 use recheck::Recheck;
 
@@ -63,22 +72,23 @@ pub struct Flags {
 }
 
 impl Flags {
-    fn load(self) -> Result<Loaded, StartError> {
+    fn load(&self) -> Result<Loaded, ConfigError> {
+        let (config, overrides) = (self.config.clone(), self.overrides.clone());
         let options = LoadOptions {
             sink_secrets: self.sink_secrets,
             source_secrets: self.source_secrets,
             aws_secrets: self.aws_secrets,
-            ..LoadOptions::from_process(self.config, self.overrides)
+            ..LoadOptions::from_process(config, overrides)
         };
-        Ok(Loaded::load(options)?)
+        Loaded::load(options)
     }
 }
 
-/// Loads the configuration, sets up logging and raises the limit of open files: the first step of every `run`.
+/// Loads the configuration, sets up logging and raises the limit of open files: the first step of every role.
 ///
 /// # Errors
 /// [`StartError::Config`] with all problems, or [`StartError::Telemetry`].
-pub fn prepare(flags: Flags) -> Result<Loaded, StartError> {
+pub fn prepare(flags: &Flags) -> Result<Loaded, StartError> {
     let on_command_line = flags.overrides.contains_key("redis.url");
     let loaded = flags.load()?;
     telemetry::init(loaded.config.log.format)?;
@@ -99,7 +109,7 @@ pub fn prepare(flags: Flags) -> Result<Loaded, StartError> {
 ///
 /// # Errors
 /// As [`prepare`].
-pub fn prepare_verb(flags: Flags) -> Result<Loaded, StartError> {
+pub fn prepare_verb(flags: &Flags) -> Result<Loaded, StartError> {
     let loaded = flags.load()?;
     telemetry::init_quiet(loaded.config.log.format)?;
     // Warnings about keys concern the role that reads them, not a verb.
@@ -150,11 +160,43 @@ pub struct Runtime {
     /// The tokens that guard its HTTP interface.
     pub tokens: TokenSet,
     needs: Needs,
+    process: Arc<Process>,
+    claims: Arc<Claims>,
+    /// Notified when the loops of the role run.
+    started: Option<oneshot::Sender<()>>,
+    /// True if the role already runs in this process, with an earlier configuration.
+    is_reload: bool,
+}
+
+/// The state that the role keeps when it reloads its configuration.
+#[derive(Debug)]
+struct Process {
+    role: String,
+    shutdown: Shutdown,
+    metrics: Metrics,
+    listeners: Listeners,
+    /// The groups of this process, by topic.
+    instances: Mutex<BTreeMap<Topic, Group>>,
+    /// The reason why the newest configuration is not in effect.
+    rejected: Arc<Mutex<Option<String>>>,
+}
+
+impl Process {
+    fn new(role: &str, shutdown: Shutdown) -> Arc<Self> {
+        Arc::new(Self {
+            role: role.to_owned(),
+            shutdown,
+            metrics: Metrics::new(Registry::default(), env!("CARGO_PKG_VERSION"), role),
+            listeners: Listeners::default(),
+            instances: Mutex::default(),
+            rejected: Arc::default(),
+        })
+    }
 }
 
 impl Runtime {
     /// Creates the components. SIGTERM and SIGINT shut the role down; SIGHUP is logged and ignored. Redis need not be
-    /// available yet.
+    /// available yet. Use a [`Program`] for a role that reloads its configuration.
     ///
     /// `role` names the roles of the process, for example `consumer` or `manager+producer`.
     ///
@@ -175,8 +217,17 @@ impl Runtime {
         config: Config,
         shutdown: Shutdown,
     ) -> Result<Self, StartError> {
+        Self::of_process(Process::new(role, shutdown.clone()), config, shutdown)
+    }
+
+    fn of_process(
+        process: Arc<Process>,
+        config: Config,
+        shutdown: Shutdown,
+    ) -> Result<Self, StartError> {
+        let role = process.role.as_str();
         let connection = connection(&config, &format!("lisa-{role}"))?;
-        let metrics = Metrics::new(Registry::default(), env!("CARGO_PKG_VERSION"), role);
+        let metrics = process.metrics.clone();
         let broker = Broker::new(
             connection.clone(),
             config.namespace.clone(),
@@ -184,8 +235,9 @@ impl Runtime {
             Some(Arc::new(metrics.clone())),
         );
         let supervisor = Supervisor::new(&shutdown).counting(&metrics);
-        watch(&supervisor, &connection, &metrics, &shutdown);
         let readiness = Readiness::new(&connection);
+        let rejected = process.rejected.clone();
+        readiness.warn_with(move || rejected.lock().iter().cloned().collect());
         readiness.wait_for("checks", "Redis is not checked yet");
         // Applies to a manager, too: its file determines the durability that producers use.
         let durabilities: BTreeSet<Durability> = config
@@ -247,7 +299,18 @@ impl Runtime {
             supervisor,
             shutdown,
             readiness,
+            process,
+            claims: Arc::default(),
+            started: None,
+            is_reload: false,
         })
+    }
+
+    /// Returns the group of this process for a subscription that is for this process alone.
+    pub fn instance_group(&self, topic: &Topic) -> Group {
+        let mut instances = self.process.instances.lock();
+        let group = instances.entry(topic.clone());
+        group.or_insert_with(Group::for_instance).clone()
     }
 
     /// Serves `router` and the operational routes. Returns the address with the actual port.
@@ -278,9 +341,6 @@ impl Runtime {
             self.config.auth.allow_unauthenticated,
         )
         .map_err(StartError::Refused)?;
-        let bound = Socket::bind(address).await;
-        let socket = Arc::new(bound.map_err(|source| StartError::Listen { address, source })?);
-        let address = socket.address();
         let readiness = self.readiness.clone();
         let ops = ops::router(
             self.supervisor.health(),
@@ -303,19 +363,20 @@ impl Runtime {
             auth.allowed_hosts.clone(),
             auth.allowed_origins.clone(),
         );
-        let (metrics, shutdown) = (self.metrics.clone(), self.shutdown.clone());
-        self.supervisor
-            .spawn(task, Policy::restart(), move |heartbeat| {
-                heartbeat.unlimited();
-                let (socket, router) = (socket.clone(), router.clone());
-                let (metrics, shutdown) = (metrics.clone(), shutdown.clone());
-                let cross_site = cross_site.clone();
-                async move {
-                    let listener = socket.listener().await?;
-                    http::serve(listener, router, limits, cross_site, &metrics, &shutdown).await
-                }
-            });
-        tracing::info!(%address, "listening");
+        let draining = self.shutdown.draining();
+        let routes = Routes::new(router, limits, cross_site, &self.metrics, draining);
+        let process = &self.process;
+        let (address, health) = process
+            .listeners
+            .claim(
+                &self.claims,
+                (task, address),
+                routes,
+                &self.metrics,
+                &process.shutdown,
+            )
+            .await?;
+        self.supervisor.health().include(health);
         Ok(address)
     }
 
@@ -328,18 +389,44 @@ impl Runtime {
     ///
     /// # Cancel safety
     /// Dropping the future aborts all tasks.
-    pub async fn run<F>(self, start: F) -> Result<(), StartError>
+    pub async fn run<F>(mut self, start: F) -> Result<(), StartError>
     where
         F: AsyncFnOnce(&Self) -> Result<(), StartError>,
     {
         // Ready only when the listeners are there.
         self.readiness.wait_for("start", "starting");
-        systemd::start(&self.supervisor, &self.readiness, &self.shutdown);
+        let is_program = self.started.is_some();
+        if !self.is_reload {
+            self.report();
+        }
         if self.admit().await? {
             start(&self).await?;
+            self.process.listeners.switch(&self.claims);
             self.readiness.met("start");
+            if self.is_reload {
+                self.report();
+            }
+            if let Some(started) = self.started.take() {
+                _ = started.send(());
+            }
         }
-        Ok(self.supervisor.join().await?)
+        self.supervisor.join().await?;
+        if !is_program {
+            self.process.listeners.join().await?;
+        }
+        Ok(())
+    }
+
+    /// Starts to report the state of the role: to systemd, and in the gauges of the connection.
+    fn report(&self) {
+        let process = &self.process.shutdown;
+        systemd::start(&self.supervisor, &self.readiness, &self.shutdown, process);
+        watch(
+            &self.supervisor,
+            &self.connection,
+            &self.metrics,
+            &self.shutdown,
+        );
     }
 
     /// Waits for Redis and checks it. Returns false if the shutdown begins first.

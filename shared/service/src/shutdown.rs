@@ -7,6 +7,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use lisa_core::sync::Mutex;
 use lisa_core::task;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
@@ -20,8 +21,6 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 /// arrived). `now` implies `draining`.
 #[derive(Clone, Debug)]
 pub struct Shutdown {
-    /// The grace period: the time that running work has to finish after draining begins.
-    pub grace: Duration,
     stages: Stages,
     // Owned here so that neither the timer nor the signal handler outlives the last handle.
     _driver: Arc<AbortOnDropHandle<()>>,
@@ -33,6 +32,7 @@ struct Stages {
     now: CancellationToken,
     began: Arc<OnceLock<Instant>>,
     holds: TaskTracker,
+    grace: Arc<Mutex<Duration>>,
 }
 
 /// A guard held by running work during which the process must stay observable; see [`Shutdown::hold`].
@@ -44,7 +44,7 @@ pub struct Hold {
 /// The effect of SIGHUP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hangup {
-    /// Logs and ignores it: a service does not reload its configuration.
+    /// Logs and ignores it: the program does not reload its configuration.
     Ignore,
     /// Begins the shutdown, because an interactive program has lost its terminal.
     End,
@@ -84,7 +84,7 @@ impl Shutdown {
                     _ = int.recv() => name = "SIGINT",
                     () = received(&mut hangups) => {
                         if hangup == Some(Hangup::Ignore) {
-                            tracing::warn!("SIGHUP ignored: reload is not supported yet; restart the process to apply a new configuration");
+                            tracing::warn!("SIGHUP ignored: this program does not reload its configuration");
                             continue;
                         }
                         name = "SIGHUP";
@@ -96,7 +96,7 @@ impl Shutdown {
             if !stages.draining.is_cancelled() {
                 tracing::info!(
                     signal = name,
-                    grace_s = grace.as_secs_f64(),
+                    grace_s = stages.grace.lock().as_secs_f64(),
                     "shutting down: draining"
                 );
             }
@@ -105,7 +105,7 @@ impl Shutdown {
                 _ = term.recv() => {}
                 _ = int.recv() => {}
                 () = stages.now.cancelled() => return,
-                () = stages.grace_ended(grace) => return,
+                () = stages.grace_ended() => return,
             }
             tracing::warn!("second signal: stopping now");
             stages.end();
@@ -119,11 +119,41 @@ impl Shutdown {
     pub fn manual(grace: Duration) -> Self {
         Self::driven(grace, move |stages| async move {
             stages.draining.cancelled().await;
-            stages.grace_ended(grace).await;
+            stages.grace_ended().await;
+        })
+    }
+
+    /// Creates the shutdown of a part of the process, which begins and ends at the latest with this one. Holds of the part are
+    /// holds of the process.
+    #[must_use]
+    pub(crate) fn of_part(&self, grace: Duration) -> Self {
+        let process = self.clone();
+        let holds = self.stages.holds.clone();
+        Self::with_holds(grace, holds, move |stages| async move {
+            stages
+                .end_with(&process, process.draining().cancelled())
+                .await;
+        })
+    }
+
+    /// Creates the shutdown of a listener: it begins when the process is [quiet](Self::quiet), or earlier if the listener is
+    /// closed, and ends at the latest with this one.
+    #[must_use]
+    pub(crate) fn of_listener(&self) -> Self {
+        let process = self.clone();
+        Self::driven(self.grace(), move |stages| async move {
+            stages.end_with(&process, process.quiet()).await;
         })
     }
 
     fn driven<F>(grace: Duration, driver: impl FnOnce(Stages) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        Self::with_holds(grace, TaskTracker::new(), driver)
+    }
+
+    fn with_holds<F>(grace: Duration, holds: TaskTracker, driver: impl FnOnce(Stages) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -132,14 +162,25 @@ impl Shutdown {
             draining: now.child_token(),
             now,
             began: Arc::new(OnceLock::new()),
-            holds: TaskTracker::new(),
+            holds,
+            grace: Arc::new(Mutex::new(grace)),
         };
         let handle = task::owned(driver(stages.clone()));
         Self {
-            grace,
             stages,
             _driver: Arc::new(handle),
         }
+    }
+
+    /// Returns the grace period: the time that running work has to finish after draining begins.
+    #[must_use]
+    pub fn grace(&self) -> Duration {
+        *self.stages.grace.lock()
+    }
+
+    /// Replaces the grace period. Has no effect once draining has begun.
+    pub(crate) fn set_grace(&self, grace: Duration) {
+        *self.stages.grace.lock() = grace;
     }
 
     /// Returns the token that is cancelled when draining begins. Accept no new work after that.
@@ -169,7 +210,7 @@ impl Shutdown {
     /// Returns the end of the grace period; `None` before draining begins.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.stages.began.get().map(|began| *began + self.grace)
+        self.stages.began.get().map(|began| *began + self.grace())
     }
 
     /// Keeps the process observable while the caller finishes its work. As long as a hold exists, listeners continue to
@@ -206,10 +247,23 @@ impl Stages {
         self.now.cancel();
     }
 
-    async fn grace_ended(&self, grace: Duration) {
+    async fn grace_ended(&self) {
         let began = *self.began.get_or_init(Instant::now);
+        let grace = *self.grace.lock();
         tokio::time::sleep_until(began + grace).await;
         self.end();
+    }
+
+    /// Begins when `begin` resolves, or was begun before, and ends after the grace period, or with the process.
+    async fn end_with(&self, process: &Shutdown, begin: impl Future<Output = ()>) {
+        tokio::select! {
+            () = begin => self.begin(),
+            () = self.draining.cancelled() => {}
+        }
+        tokio::select! {
+            () = self.grace_ended() => {}
+            () = process.now().cancelled() => self.end(),
+        }
     }
 }
 

@@ -179,7 +179,7 @@ impl Supervisor {
     ///
     /// # Cancel safety
     /// Dropping the future aborts all tasks.
-    pub async fn join(self) -> Result<(), SupervisorError> {
+    pub async fn join(&self) -> Result<(), SupervisorError> {
         let mut runners = std::mem::take(&mut *self.runners.lock());
         let cut_off = async {
             self.shutdown.now().cancelled().await;
@@ -196,7 +196,9 @@ impl Supervisor {
             return Err(error);
         }
         if !runners.is_empty() {
-            let alive = self.health.tasks().into_iter().filter(|task| task.alive);
+            let tasks = self.health.tasks.lock();
+            let alive = tasks.iter().map(|task| task.health());
+            let alive = alive.filter(|task| task.alive);
             return Err(SupervisorError::Unfinished {
                 names: alive.map(|task| task.name).collect(),
             });
@@ -232,32 +234,46 @@ impl Heartbeat {
 #[derive(Clone, Debug, Default)]
 pub struct Health {
     tasks: Arc<Mutex<Vec<Arc<Task>>>>,
+    /// The tasks of other supervisors.
+    others: Arc<Mutex<Vec<Health>>>,
 }
 
 impl Health {
     /// Returns whether every task is healthy.
     #[must_use]
     pub fn is_green(&self) -> bool {
-        self.tasks.lock().iter().all(|task| task.health().green)
+        self.all().iter().all(|task| task.health().green)
     }
 
     /// Returns whether any task has a failing [`Part`], even if the task itself is healthy.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
-        let tasks = self.tasks.lock();
-        tasks.iter().any(|task| !task.failing.lock().is_empty())
+        let mut tasks = self.all().into_iter();
+        tasks.any(|task| !task.failing.lock().is_empty())
     }
 
     /// Returns the state of each task, in start order.
     #[must_use]
     pub fn tasks(&self) -> Vec<TaskHealth> {
-        self.tasks.lock().iter().map(|task| task.health()).collect()
+        self.all().iter().map(|task| task.health()).collect()
+    }
+
+    /// Adds the tasks of another supervisor.
+    pub(crate) fn include(&self, other: Self) {
+        self.others.lock().push(other);
+    }
+
+    fn all(&self) -> Vec<Arc<Task>> {
+        let mut all = self.tasks.lock().clone();
+        let others = self.others.lock().clone();
+        all.extend(others.iter().flat_map(Self::all));
+        all
     }
 
     /// Aborts tasks by name, like [`Supervisor::abort`], even after [`Supervisor::join`] has consumed the supervisor.
     pub fn abort(&self, name: &str) -> bool {
         let mut found = false;
-        for task in self.tasks.lock().iter().filter(|task| task.name == name) {
+        for task in self.all().iter().filter(|task| task.name == name) {
             if let Some(run) = task.current.lock().as_ref() {
                 run.abort();
                 found = true;

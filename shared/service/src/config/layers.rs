@@ -98,7 +98,7 @@ pub enum SinkSecrets {
 }
 
 /// The handling of secret files, by what they are for.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Secrets {
     pub(crate) sinks: SinkSecrets,
     pub(crate) sources: SinkSecrets,
@@ -134,6 +134,7 @@ impl LoadOptions {
 }
 
 /// The merged values, with the source of each.
+#[derive(Debug)]
 pub(super) struct Layers {
     figment: Figment,
     pub(super) values: Dict,

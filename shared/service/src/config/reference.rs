@@ -2,6 +2,8 @@
 //!
 //! Reads a configuration in which each key occurs, and collects the descriptions of the readers.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value as Json, json};
 
 use super::layers::{Layers, LoadOptions, Secrets, SinkSecrets};
@@ -73,7 +75,7 @@ pub fn keys() -> Vec<Key> {
         sources: unused,
         tokens: unused,
     };
-    let findings = Findings::new(layers, secrets).describing();
+    let findings = Findings::new(Arc::new(layers), secrets).describing();
     // Its problems are the missing values, which do not matter here.
     let _ = resolve::resolve(&findings);
     let mut keys: Vec<Key> = Vec::new();

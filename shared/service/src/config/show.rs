@@ -2,12 +2,15 @@
 //!
 //! Only prints what was recorded while reading; `***` replaces every secret.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::{Map, Value as Json, json};
 
 use super::Config;
+use super::layers::{Layers, Secrets};
 use super::problem::{Path, Problem, Step, quoted_key};
 
 /// A checked configuration together with the source of each of its values.
@@ -19,11 +22,15 @@ pub struct Loaded {
     pub file: Option<PathBuf>,
     /// Probable mistakes; the configuration can be used nevertheless.
     pub warnings: Vec<Problem>,
+    /// The files that the configuration names, such as those of passwords.
+    pub files: BTreeSet<PathBuf>,
     pub(super) settings: Vec<Setting>,
+    pub(super) layers: Arc<Layers>,
+    pub(super) secrets: Secrets,
 }
 
 /// The value of one key in effect.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Setting {
     pub(super) path: Path,
     pub(super) value: Json,
@@ -58,6 +65,26 @@ impl Loaded {
             }
         }
         text
+    }
+
+    /// Returns the keys that another configuration has with other values, or does not have, and those that only it has. Secrets
+    /// look all the same here.
+    pub fn changes(&self, other: &Self) -> Vec<String> {
+        let is_new = |setting: &&Setting, others: &[Setting]| {
+            let is_same =
+                |other: &Setting| other.path == setting.path && other.value == setting.value;
+            !others.iter().any(is_same)
+        };
+        let gone = self
+            .settings
+            .iter()
+            .filter(|one| is_new(one, &other.settings));
+        let new = other
+            .settings
+            .iter()
+            .filter(|one| is_new(one, &self.settings));
+        let keys: BTreeSet<String> = gone.chain(new).map(|one| one.path.to_string()).collect();
+        keys.into_iter().collect()
     }
 
     /// Prints the effective configuration as one JSON object: key path → `{"value": …, "source": …}`.

@@ -3,7 +3,9 @@
 //! Each key that is read becomes a setting that `config show` prints. Each key that nothing reads is a problem.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use figment::value::{Dict, Value as Merged};
 use serde_json::{Value as Json, json};
@@ -21,12 +23,22 @@ pub(crate) const NONE: &str = "none";
 
 /// The results of one load: settings, problems and warnings.
 pub(super) struct Findings {
-    layers: Layers,
+    layers: Arc<Layers>,
     pub(super) settings: RefCell<Vec<Setting>>,
+    files: RefCell<BTreeSet<PathBuf>>,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<Problem>>,
     descriptions: RefCell<Option<Vec<Described>>>,
     secrets: Secrets,
+}
+
+/// Results of one load.
+pub(super) struct Found {
+    pub(super) settings: Vec<Setting>,
+    /// The files that are named.
+    pub(super) files: BTreeSet<PathBuf>,
+    pub(super) problems: Vec<Problem>,
+    pub(super) warnings: Vec<Problem>,
 }
 
 /// A key that was read.
@@ -42,9 +54,10 @@ pub(super) struct Described {
 pub type Variant = (&'static str, &'static str);
 
 impl Findings {
-    pub(super) fn new(layers: Layers, secrets: Secrets) -> Self {
+    pub(super) fn new(layers: Arc<Layers>, secrets: Secrets) -> Self {
         Self {
             settings: RefCell::default(),
+            files: RefCell::default(),
             problems: RefCell::default(),
             warnings: RefCell::new(layers.unused_variables()),
             descriptions: RefCell::default(),
@@ -82,13 +95,14 @@ impl Findings {
         self.descriptions.take().unwrap_or_default()
     }
 
-    /// Returns the settings, the problems and the warnings.
-    pub(super) fn finish(self) -> (Vec<Setting>, Vec<Problem>, Vec<Problem>) {
-        (
-            self.settings.into_inner(),
-            self.problems.into_inner(),
-            self.warnings.into_inner(),
-        )
+    /// Returns what was found.
+    pub(super) fn finish(self) -> Found {
+        Found {
+            settings: self.settings.into_inner(),
+            files: self.files.into_inner(),
+            problems: self.problems.into_inner(),
+            warnings: self.warnings.into_inner(),
+        }
     }
 
     fn source(&self, value: &Merged) -> String {
@@ -274,7 +288,9 @@ impl<'a> Table<'a> {
         let folder = self
             .find(key)
             .and_then(|(_, value)| self.findings.layers.folder(value.tag()));
-        Some(folder.unwrap_or_default().join(path))
+        let path = folder.unwrap_or_default().join(path);
+        self.findings.files.borrow_mut().insert(path.clone());
+        Some(path)
     }
 
     /// Opens a nested table; a missing one is empty.

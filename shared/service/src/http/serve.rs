@@ -3,6 +3,7 @@
 //! Replaces `axum::serve`, which sets no timeouts and so keeps slow and idle connections forever.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
@@ -18,10 +19,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use lisa_core::outage::Outage;
+use lisa_core::sync::RwLock;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::HttpLimits;
@@ -37,13 +40,60 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// hyper's limit of a head as a multiple of ours. A head between the two limits is answered with a problem.
 const HEAD_SLACK: usize = 4;
 
-/// Serves `router` on `listener` until the shutdown, then lets open requests finish within the grace period.
+/// The routes of a listener and its limits, which can be replaced while it serves. Cheap to clone.
+#[derive(Clone)]
+pub struct Routes(Arc<RwLock<(Router, HttpLimits)>>);
+
+impl Routes {
+    /// Adds spans and request metrics to the router. Adds problems for unknown routes and methods, for panics, for requests that
+    /// `cross_site` refuses, and, while `draining`, for all routes except the operational ones. Replaces the router's fallback, if
+    /// any.
+    pub fn new(
+        router: Router,
+        limits: HttpLimits,
+        cross_site: CrossSite,
+        metrics: &Metrics,
+        draining: &CancellationToken,
+    ) -> Self {
+        let guard = Guard {
+            metrics: metrics.clone(),
+            draining: draining.clone(),
+            max_header_bytes: limits.max_header_bytes,
+            cross_site,
+        };
+        Self(Arc::new(RwLock::new((guard.wrap(router), limits))))
+    }
+
+    /// Replaces the routes and the limits. Open connections stay, and get their next responses from the new routes.
+    pub(crate) fn replace(&self, other: &Self) {
+        let other = other.0.read().clone();
+        *self.0.write() = other;
+    }
+
+    /// Returns the same routes, to be replaced separately.
+    pub(crate) fn separate(&self) -> Self {
+        Self(Arc::new(RwLock::new(self.0.read().clone())))
+    }
+
+    fn router(&self) -> Router {
+        self.0.read().0.clone()
+    }
+
+    fn limits(&self) -> HttpLimits {
+        self.0.read().1
+    }
+}
+
+impl fmt::Debug for Routes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Routes").finish_non_exhaustive()
+    }
+}
+
+/// Serves the routes on `listener` until the shutdown, then lets open requests finish within the grace period. The listener stays
+/// open while a [`crate::shutdown::Hold`] exists.
 ///
-/// Adds spans and request metrics to the router. Adds problems for unknown routes and methods, for panics, for requests that
-/// `cross_site` refuses, and, while draining, for all routes except the operational ones. Replaces the router's fallback, if
-/// any. The listener stays open while a [`crate::shutdown::Hold`] exists.
-///
-/// While a client waits for a connection slot, connections older than `limits.turn` are closed after their current response.
+/// While a client waits for a connection slot, connections older than [`HttpLimits::turn`] are closed after their current response.
 ///
 /// # Errors
 /// The listener itself failed. Failures of single connections are not errors.
@@ -52,19 +102,10 @@ const HEAD_SLACK: usize = 4;
 /// Dropping the future closes all connections.
 pub async fn serve(
     listener: TcpListener,
-    router: Router,
-    limits: HttpLimits,
-    cross_site: CrossSite,
+    routes: Routes,
     metrics: &Metrics,
     shutdown: &Shutdown,
 ) -> Result<(), io::Error> {
-    let guard = Guard {
-        metrics: metrics.clone(),
-        draining: shutdown.draining().clone(),
-        max_header_bytes: limits.max_header_bytes,
-        cross_site,
-    };
-    let router = guard.wrap(router);
     let mut connections = JoinSet::new();
     let mut seats = Seats::default();
     // The only connection accepted without a slot: it shows that a client waits. Others wait in the kernel's queue.
@@ -73,11 +114,12 @@ pub async fn serve(
     let mut next_round = Instant::now();
     let mut quiet = pin!(shutdown.quiet());
     loop {
+        let limits = routes.limits();
         if connections.len() < limits.max_connections
             && let Some((tcp, peer)) = waiting.take()
         {
             let leave = seats.take(limits.max_connections);
-            connections.spawn(connection(tcp, peer, router.clone(), limits, leave));
+            connections.spawn(connection(tcp, peer, routes.clone(), limits, leave));
         }
         let turn_ends = seats.oldest().filter(|_| waiting.is_some());
         let turn_ends = turn_ends.map(|since| (since + limits.turn).max(next_round));
@@ -183,7 +225,7 @@ impl Seats {
 async fn connection(
     tcp: TcpStream,
     peer: SocketAddr,
-    router: Router,
+    routes: Routes,
     limits: HttpLimits,
     leave: oneshot::Receiver<()>,
 ) {
@@ -199,7 +241,7 @@ async fn connection(
         let busy = exchange.begin();
         let mut request = request.map(|body| Upload::wrap(body, &exchange));
         request.extensions_mut().insert(ConnectInfo(peer));
-        let answer = exchange.clone().scope(router.clone().oneshot(request));
+        let answer = exchange.clone().scope(routes.router().oneshot(request));
         async move {
             let answer = answer.await;
             answer.map(|response| response.map(|body| Download::new(body, busy)))

@@ -104,7 +104,8 @@ impl Server {
             ));
         let listener = socket.listener().await.unwrap();
         let (counts, until) = (metrics.clone(), shutdown.clone());
-        let serving = async move { serve(listener, router, limits, rule, &counts, &until).await };
+        let routes = Routes::new(router, limits, rule, &metrics, shutdown.draining());
+        let serving = async move { serve(listener, routes, &counts, &until).await };
         Self {
             socket,
             shutdown,
@@ -522,7 +523,8 @@ async fn a_killed_loop_turns_healthz_red() {
         async move {
             let listener = socket.listener().await?;
             let (limits, rule) = (HttpLimits::default(), CrossSite::default());
-            serve(listener, router, limits, rule, &metrics, &until).await
+            let routes = Routes::new(router, limits, rule, &metrics, until.draining());
+            serve(listener, routes, &metrics, &until).await
         }
     });
     let healthz = async |more: &str| {

@@ -19,18 +19,24 @@ use crate::supervise::{Policy, Supervisor};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Starts the task that reports to systemd: readiness or the reason for its absence, watchdog pings while no task is stuck, and the
-/// start of the shutdown.
-pub(super) fn start(supervisor: &Supervisor, readiness: &Readiness, shutdown: &Shutdown) {
-    if std::env::var_os("NOTIFY_SOCKET").is_none() {
+/// start of the shutdown of the process. The task ends with the role.
+pub(super) fn start(
+    supervisor: &Supervisor,
+    readiness: &Readiness,
+    role: &Shutdown,
+    process: &Shutdown,
+) {
+    if !is_present() {
         return;
     }
     let watchdog = sd_notify::watchdog_enabled();
     let every = watchdog.map_or(LOOK_EVERY, |limit| LOOK_EVERY.min(limit / 3));
     let (health, readiness) = (supervisor.health(), readiness.clone());
-    let draining = shutdown.draining().clone();
+    let (draining, process) = (role.draining().clone(), process.draining().clone());
     supervisor.spawn("systemd", Policy::restart(), move |heartbeat| {
         heartbeat.unlimited();
-        let (health, readiness, draining) = (health.clone(), readiness.clone(), draining.clone());
+        let (health, readiness) = (health.clone(), readiness.clone());
+        let (draining, process) = (draining.clone(), process.clone());
         async move {
             let mut outage = Outage::new("notify systemd");
             let mut reported = None;
@@ -62,12 +68,39 @@ pub(super) fn start(supervisor: &Supervisor, readiness: &Readiness, shutdown: &S
                 }
                 draining.run_until_cancelled(sleep(every)).await;
             }
+            // After a reload, the process goes on.
+            if !process.is_cancelled() {
+                return Ok(());
+            }
             let stopping = notify(vec![NotifyState::Stopping], Some("draining".to_owned()));
             // Without systemd's attention, the shutdown goes on.
             _ = timeout(LOOK_EVERY, stopping).await;
             Ok::<(), Infallible>(())
         }
     });
+}
+
+fn is_present() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
+}
+
+/// Reports the start of a reload.
+pub(super) async fn reloading() {
+    let since = NotifyState::monotonic_usec_now().ok();
+    let states = [NotifyState::Reloading].into_iter().chain(since);
+    send(states.collect(), "reloading").await;
+}
+
+/// Reports the end of a reload, whatever its result.
+pub(super) async fn reloaded() {
+    send(vec![NotifyState::Ready], "ready").await;
+}
+
+/// Sends these states unless systemd is absent or busy: nothing depends on it.
+async fn send(states: Vec<NotifyState<'static>>, status: &str) {
+    if is_present() {
+        _ = timeout(LOOK_EVERY, notify(states, Some(status.to_owned()))).await;
+    }
 }
 
 /// Sends these states, on a thread of its own: a peer that does not read its socket blocks that thread, and no loop.
