@@ -1,31 +1,4 @@
-//! Handles the messages of Lisa, a delayed message queue on Redis Streams.
-//!
-//! A [`Consumer`] reads due messages through consumer groups, runs a [`Handler`] for each, and settles its [`Outcome`]:
-//! acknowledge, retry with exponential backoff, defer, or reject. Delivery is at least once. A message that fails for good
-//! goes to garbage (dead letters), where it can be listed, requeued and purged. The lease (visibility timeout) of a running
-//! handler is renewed automatically.
-//!
-//! This crate does not send messages: `lisa-producer` does. It neither moves due messages to their streams nor reclaims
-//! expired leases: at least one `lisa-manager` must run.
-//!
-//! ```no_run
-//! use lisa_consumer::{Consumer, Context, handler_fn};
-//!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let remind = handler_fn(|order: u64, context: Context| async move {
-//!     println!("order {order} is due, attempt {}", context.attempt());
-//! });
-//! let report = Consumer::connect("redis://127.0.0.1:6379").await?
-//!     .topic("reminders", remind)
-//!     .concurrency(64)
-//!     .build()?
-//!     .run()
-//!     .with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })
-//!     .await?;
-//! println!("{} messages acknowledged", report.acked);
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! Runnable programs are in `consumer/examples` of the repository: `handle` and `dead_letters`.
 //!

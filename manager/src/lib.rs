@@ -1,28 +1,4 @@
-//! Runs a manager of Lisa, a delayed message queue on Redis Streams.
-//!
-//! A [`Manager`] moves due messages to their streams, reclaims deliveries whose lease has expired, sends recurring messages
-//! (cron), cleans up, and serves operators. Any number of managers may run. They divide the work without a leader, and each
-//! may be killed at any point. A manager neither accepts messages nor handles them: `lisa-producer` and `lisa-consumer` do.
-//!
-//! Most deployments run the binary `lisa-manager`. This library embeds a manager in another program:
-//!
-//! ```no_run
-//! use lisa_manager::{Config, Manager, Runtime};
-//!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut config = Config::default();
-//! config.redis.url = "redis://127.0.0.1:6379".parse()?;
-//! let runtime = Runtime::start("manager", config)?;
-//! let manager = Manager::of(&runtime);
-//! runtime
-//!     .run(async move |relay| {
-//!         manager.start(&relay.supervisor);
-//!         Ok(())
-//!     })
-//!     .await?;
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! Runnable programs are in `manager/examples` of the repository: `relay` (all roles in one process), `recurring` and
 //! `testing`.

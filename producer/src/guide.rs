@@ -2,23 +2,23 @@
 //!
 //! The modules contain documentation only. Their links to other pages work in the repository, under `shared/docs`.
 
-#[doc = include_str!("../../shared/docs/guides/changing.md")]
+#[doc = include_str!("guide/changing.md")]
 pub mod changing {}
 
-#[doc = include_str!("../../shared/docs/guides/expiry.md")]
+#[doc = include_str!("guide/expiry.md")]
 pub mod expiry {}
 
-#[doc = include_str!("../../shared/docs/guides/limits.md")]
+#[doc = include_str!("guide/limits.md")]
 pub mod limits {}
 
-#[doc = include_str!("../../shared/docs/guides/merging.md")]
+#[doc = include_str!("guide/merging.md")]
 pub mod merging {}
 
-#[doc = include_str!("../../shared/docs/guides/ordering.md")]
+#[doc = include_str!("guide/ordering.md")]
 pub mod ordering {}
 
-#[doc = include_str!("../../shared/docs/guides/priority.md")]
+#[doc = include_str!("guide/priority.md")]
 pub mod priority {}
 
-#[doc = include_str!("../../shared/docs/guides/shards.md")]
+#[doc = include_str!("guide/shards.md")]
 pub mod shards {}

@@ -1,30 +1,4 @@
-//! Sends messages to Lisa, a delayed message queue on Redis Streams.
-//!
-//! A [`Producer`] sends messages with a due time, and cancels, reschedules and looks them up until they are delivered. A
-//! message can have an id (idempotency key), an ordering key, a merge key, a priority, an expiry and a retry policy. Each
-//! call is one atomic script in Redis, and concurrent sends share calls.
-//!
-//! This crate does not deliver messages: `lisa-consumer` handles them, and at least one `lisa-manager` must run, which moves
-//! them to their streams when they are due.
-//!
-//! ```no_run
-//! use std::time::Duration;
-//!
-//! use lisa_producer::{Producer, TopicSettings};
-//!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let producer = Producer::connect("redis://127.0.0.1:6379").await?;
-//! producer.declare("reminders", &TopicSettings::default()).await?;
-//! let receipt = producer
-//!     .send("reminders", &7)
-//!     .delay(Duration::from_secs(30 * 60))
-//!     .id("order-7-reminder")
-//!     .await?;
-//! println!("{} is {}", receipt.id, receipt.outcome);
-//! producer.cancel("reminders", "order-7-reminder").await?;
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! Runnable programs are in `producer/examples` of the repository: `send`, `ordering`, `debounce` and `axum_app`.
 //!
