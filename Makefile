@@ -6,7 +6,7 @@ BIN ?= target/dist-programs
 # The tests of these targets run the programs that `programs` builds.
 test brokers hostile schema clients browser observability conformance: export LISA_TEST_BIN_DIR ?= $(CURDIR)/target/debug
 
-.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients sqs-moto observability browser dist dist-check programs redis
+.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients sqs-moto observability browser dist dist-check release publish-check programs redis
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,7 @@ fmt: ## Format the code
 lint: ## Check format, words, clippy and docs; fail on any warning
 	$(CARGO) fmt --all --check
 	bash tests/words.sh
+	bash tests/release.sh
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
@@ -92,6 +93,12 @@ dist: ## Build static programs and pack them into a tarball, a .deb, an .rpm and
 
 dist-check: ## Try the packages in target/packages as a new user: BIN=folder
 	bash tests/dist/run.sh $(BIN) target/packages
+
+release: ## Set the version everywhere, date the changelog, commit and tag: VERSION=1.2.3, ARGS="--dry-run"
+	python3 config/package/release.py "$(VERSION)" $(ARGS)
+
+publish-check: ## Pack the libraries for crates.io, PyPI, npm and Maven Central in target/publish, and check them: ARGS="--no-verify"
+	CARGO="$(CARGO)" bash config/package/publish.sh target/publish $(ARGS)
 
 programs: ## Build the programs and examples that tests run
 	$(CARGO) build --workspace --bins --examples
