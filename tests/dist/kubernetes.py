@@ -80,7 +80,10 @@ def others():
     check(replicas == {"shop-lisa-producer": 2, "shop-lisa-manager": 3, "shop-lisa-consumer": 2}, f"replicas: {replicas}")
     producer, consumer = (found["Deployment", f"shop-lisa-{role}"]["spec"]["template"]["spec"] for role in ("producer", "consumer"))
     check(producer["nodeSelector"] == {"disk": "ssd"} and "nodeSelector" not in consumer, "pod")
-    check(consumer["containers"][0]["env"][-1] == {"name": "LISA_LOG", "value": "debug"}, "env")
+    check(consumer["containers"][0]["env"][-1] == {"name": "LISA_LOG", "value": "debug"}, "extraEnv")
+    check(consumer["volumes"][-1]["name"] == consumer["containers"][0]["volumeMounts"][-1]["name"] == "hook", "extraVolumes")
+    check(len(producer["volumes"]) == 2 and len(producer["containers"][0]["volumeMounts"]) == 2, "volumes of another role")
+    check([one["terminationGracePeriodSeconds"] for one in (producer, consumer)] == [30, 90], "terminationGracePeriodSeconds")
     check(producer["containers"][0]["image"] == "lisa:other", "image.tag")
     check(producer["volumes"][1]["secret"]["secretName"] == "mine", "secret")
     check(not any(kind in ("ServiceMonitor", "ScaledObject") for kind, _ in found), "objects of operators")
@@ -94,8 +97,6 @@ else:
     version = re.search(r'^version = "(.*)"$', (repository / "Cargo.toml").read_text(), re.M)[1]
     manifests = compare()
     others()
-    chart = yaml.safe_load((repository / "config/helm/lisa/Chart.yaml").read_text())
-    check(chart["version"] == chart["appVersion"] == version, f"the version of the chart is not {version}")
     for role in "producer", "manager", "consumer":
         pod = manifests["Deployment", f"lisa-{role}"]["spec"]["template"]["spec"]
         restricted(pod, role)

