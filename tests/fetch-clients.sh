@@ -10,7 +10,7 @@ case $set_of in
   sqs) folder=$here/clients/sqs name=clients-sqs ;;
   *) echo "$0: unknown set of clients: $set_of" >&2; exit 2 ;;
 esac
-pins=("$folder/requirements.txt" "$folder/package.json")
+pins=("$folder/requirements.txt" "$folder/package.json" "$folder/package-lock.json")
 
 dir="${XDG_CACHE_HOME:-$HOME/.cache}/lisa-tests/$name"
 mkdir -p "$dir"
@@ -24,9 +24,9 @@ if ! cat "${pins[@]}" | cmp -s - "$dir/.pins"; then
   rm -rf "$dir"
   python3 -m venv "$dir"
   "$dir/bin/pip" install --quiet --disable-pip-version-check --requirement "${pins[0]}" >&2
-  cp "${pins[1]}" "$dir/"
+  cp "${pins[@]:1}" "$dir/"
   # TypeScript stays at 5: openapi-typescript crashes with 7.
-  (cd "$dir" && npm install --no-audit --no-fund --loglevel=error >&2)
+  (cd "$dir" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >&2)
   cat "${pins[@]}" >"$dir/.pins"
 fi
 echo "$dir"

@@ -41,7 +41,7 @@ bullmq | pgboss)
   if ! current "${pins[@]}"; then
     cp "${pins[@]}" "$folder/$name/"
     # Not `npm ci`: it refuses a lock file without the binaries for other systems.
-    (cd "$folder/$name" && npm install --no-save --no-audit --no-fund --loglevel=error)
+    (cd "$folder/$name" && npm install --no-save --ignore-scripts --no-audit --no-fund --loglevel=error)
     remember "${pins[@]}"
   fi
   # Node looks for a module beside its importer.
@@ -58,7 +58,7 @@ typescript)
     rm -rf "$package"
     mkdir -p "$package"
     cp -r "$client"/{package.json,tsconfig.json,src} "$package"
-    (cd "$package" && npm install --no-audit --no-fund --loglevel=error && npm run --silent build)
+    (cd "$package" && npm install --ignore-scripts --no-audit --no-fund --loglevel=error && npm run --silent build)
     remember "${pins[@]}"
   fi
   cp "$here/protocol.mjs" "$here/$name/peer.mjs" "$folder/$name/"
