@@ -7,6 +7,7 @@
 `llms.txt` (https://llmstxt.org) has a line for each page of SUMMARY.md: its title there, and the first sentences of the page.
 """
 
+import os
 import pathlib
 import re
 import shutil
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from links import outside
+from links import address, outside
 from release import ROOT, first
 
 DOCS = "shared/docs"
@@ -70,7 +71,10 @@ def build(out, mdbook):
         shutil.copytree(ROOT / DOCS, source)
         for page in sorted(source.rglob("*.md")):
             page.write_text(outside(f"{DOCS}/{page.relative_to(source)}", DOCS))
-        subprocess.run([mdbook, "build", source, "--dest-dir", out], check=True)
+        environment = dict(os.environ)
+        if address():
+            environment["MDBOOK_OUTPUT__HTML__GIT_REPOSITORY_URL"] = address().split("/blob/")[0]
+        subprocess.run([mdbook, "build", source, "--dest-dir", out], check=True, env=environment)
         for _, path in summary():
             if path:
                 (out / path).parent.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,10 @@
 #   completions/ and man/      as the verbs `completions` and `man` write them; else the programs are run to write them
 #   third-party-licenses.*     the licenses of the libraries in the programs
 #   *.cdx.json                 bills of materials (CycloneDX); they are copied to OUT
+#   symbols/                   the symbols of the programs, for crash reports; they are packed into a tarball of their own
 #
-# OUT gets a tarball, a Debian package, an RPM package if rpmbuild is there, an OCI image archive, and SHA256SUMS.
+# OUT gets a tarball, a Debian package, an RPM package if rpmbuild is there, an OCI image archive, and SHA256SUMS, which is signed if
+# DIST_SIGNING_KEY names a key: see sign.sh.
 set -euo pipefail
 
 if [ $# -ne 2 ]; then
@@ -18,7 +20,7 @@ repository=$(cd "$(dirname "$0")/../.." && pwd)
 bin=$(cd "$1" && pwd)
 mkdir -p "$2"
 out=$(cd "$2" && pwd)
-rm -f "$out"/{lisa-*,lisa_*,*.cdx.json,SHA256SUMS}
+rm -f "$out"/{lisa-*,lisa_*,*.cdx.json,SHA256SUMS*}
 programs=(lisa-producer lisa-manager lisa-consumer)
 for program in "${programs[@]}"; do
   [ -x "$bin/$program" ] || { echo "$bin has no program $program" >&2 && exit 1; }
@@ -32,6 +34,7 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export SOURCE_DATE_EPOCH LC_ALL=C TZ=UTC
 revision=${DIST_REVISION:-$(git rev-parse HEAD 2>/dev/null || echo unknown)}
+homepage=$(python3 config/package/release.py show repository)
 maintainer=${DIST_MAINTAINER:-"The Lisa authors <lisa@localhost.localdomain>"}
 
 # The field e_machine of the ELF header.
@@ -67,6 +70,7 @@ mkdir -p "$work/generated"/{completions,man}
 if [ -d "$bin/completions" ] && [ -d "$bin/man" ]; then
   cp -r "$bin"/{completions,man} "$work/generated/"
 else
+  "$bin/lisa-manager" --version >/dev/null || { echo "$bin needs completions/ and man/, because this machine cannot run its programs" >&2 && exit 1; }
   for program in "${programs[@]}"; do
     for shell in bash fish zsh; do
       "$bin/$program" completions "$shell" >"$work/generated/completions/$program.$shell"
@@ -103,7 +107,8 @@ installed() { # root, folder of zsh
   for unit in config/systemd/*.service; do
     sed 's|^ExecStart=|&/usr/bin/|' "$unit" >"$root/usr/lib/systemd/system/${unit##*/}"
   done
-  cp config/separate.toml "$root/etc/lisa/lisa.toml"
+  # Short, and the same in each release: dpkg asks what to do about a changed file if its default changes, too.
+  cp config/package/lisa.toml "$root/etc/lisa/lisa.toml"
   cp -r config/*.toml config/combined.yaml config/lisa.schema.json config/redis.conf config/{grafana,prometheus} "$doc/examples/"
   cp config/systemd/*.conf "$doc/examples/"
 }
@@ -126,7 +131,7 @@ debian() {
   cp config/package/deb/{conffiles,postinst,prerm,postrm} "$root/DEBIAN/"
   size=$(cd "$root" && find . -path ./DEBIAN -prune -o -type f -printf '%s\n' |
     awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
-  sed -e "s/@VERSION@/$package/" -e "s/@ARCH@/$debian/" -e "s/@MAINTAINER@/$maintainer/" -e "s/@SIZE@/$size/" \
+  sed -e "s/@VERSION@/$package/" -e "s/@ARCH@/$debian/" -e "s/@MAINTAINER@/$maintainer/" -e "s/@SIZE@/$size/" -e "s|@HOMEPAGE@|$homepage|" -e '/^Homepage: $/d' \
     config/package/deb/control >"$root/DEBIAN/control"
   (cd "$root" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
   chmod -R u=rwX,go=rX "$root"
@@ -143,7 +148,7 @@ rpm_package() {
   cp CHANGELOG.md "$root/usr/share/doc/lisa/"
   chmod -R u=rwX,go=rX "$root"
   # Nothing of this machine in the package: its name, its time, the number of its cores; and nothing changes the programs.
-  rpmbuild -bb --quiet --nodeps --target "$arch-linux" --define "package_version ${version/-/\~}" --define "staged $root" \
+  rpmbuild -bb --quiet --nodeps --target "$arch-linux" --define "package_version ${version/-/\~}" --define "staged $root" --define "homepage $homepage%{nil}" \
     --define "_topdir $work/rpm" --define "_dbpath $work/rpm/db" --define "_rpmdir $work/rpm" --define "_rpmfilename package.rpm" \
     --define "_buildhost localhost" --define "use_source_date_epoch_as_buildtime 1" \
     --define "source_date_epoch_from_changelog 0" --define "clamp_mtime_to_source_date_epoch 1" \
@@ -155,7 +160,7 @@ rpm_package() {
 
 # The image: the three programs, the certificate authorities of Mozilla, a user and /tmp.
 image() {
-  local root=$work/image healthcheck=()
+  local root=$work/image
   mkdir -p "$root"/{etc/ssl/certs,etc/lisa,tmp,usr/bin,usr/share/licenses/lisa}
   for program in "${programs[@]}"; do cp "$bin/$program" "$root/usr/bin/"; done
   # Without the authorities that this machine adds, such as that of a proxy: they are not for other machines.
@@ -165,11 +170,11 @@ image() {
   echo 'lisa:x:65532:' >"$root/etc/group"
   cp LICENSE "${licenses[@]}" "$root/usr/share/licenses/lisa/"
   pack "$root" --exclude=./tmp . >"$work/layer.tar"
-  if "$bin/lisa-manager" healthcheck --help >/dev/null 2>&1; then healthcheck=(--healthcheck); fi
   python3 config/package/image.py "$work/layer.tar" "$out/lisa-$version-$arch-image.tar" \
-    --name "lisa:$version" --architecture "$oci" --version "$version" --revision "$revision" \
-    "${healthcheck[@]}"
+    --name "lisa:$version" --architecture "$oci" --version "$version" --revision "$revision" --source "$homepage"
 }
+
+symbols() { pack "$bin" symbols | gzip -6n >"$out/lisa-$version-$arch-symbols.tar.gz"; }
 
 # Compression takes most of the time. A higher level takes four times as long for a seventh less.
 jobs=() kinds=(tarball debian image)
@@ -178,6 +183,7 @@ if command -v rpmbuild >/dev/null; then
 else
   echo "no rpmbuild (Debian's package rpm): no RPM package" >&2
 fi
+if [ -d "$bin/symbols" ]; then kinds+=(symbols); fi
 for kind in "${kinds[@]}"; do
   (set -e; "$kind") &
   jobs+=($!)
@@ -190,4 +196,5 @@ done
 cd "$out"
 find . -maxdepth 1 -type f -printf '%f\n' | sort | xargs sha256sum >"$work/sums"
 cp "$work/sums" SHA256SUMS
+if [ -n "${DIST_SIGNING_KEY:-}" ]; then (cd "$repository" && bash config/package/sign.sh "$out"); fi
 ls -l

@@ -22,7 +22,7 @@ options.add_argument("--name", required=True, help="NAME:TAG")
 options.add_argument("--architecture", required=True)
 options.add_argument("--version", required=True)
 options.add_argument("--revision", required=True)
-options.add_argument("--healthcheck", action="store_true", help="lisa-manager has the verb healthcheck")
+options.add_argument("--source", help="the address of the repository")
 arguments = options.parse_args()
 
 epoch = int(os.environ["SOURCE_DATE_EPOCH"])
@@ -35,6 +35,8 @@ labels = {
     "org.opencontainers.image.revision": arguments.revision,
     "org.opencontainers.image.created": created,
 }
+if arguments.source:
+    labels["org.opencontainers.image.source"] = arguments.source
 files = {}
 
 
@@ -69,13 +71,12 @@ config = {
     "StopSignal": "SIGTERM",
     "ExposedPorts": {f"{port}/tcp": {} for port in (7811, 7812, 7813, 7814)},
     "Labels": labels,
-}
-if arguments.healthcheck:
-    config["Healthcheck"] = {
+    "Healthcheck": {
         "Test": ["CMD", "lisa-manager", "healthcheck"],
         **{key: seconds * 1_000_000_000 for key, seconds in {"Interval": 10, "Timeout": 5, "StartPeriod": 10}.items()},
         "Retries": 3,
-    }
+    },
+}
 config_blob = blob(
     "config.v1+json",
     text(

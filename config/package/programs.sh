@@ -2,6 +2,12 @@
 # Builds the programs of the packages: `programs.sh OUT`. They are static, so they need nothing of the machine that they run on.
 # Each is built alone: cargo would give it the features of all three otherwise. All of them speak to RabbitMQ and NATS. Kafka needs
 # a C++ library of 8 MB: a build from source has it.
+#
+# TARGET builds for another target of Rust, such as aarch64-unknown-linux-gnu, if its standard library (rustup target add) and a C
+# compiler (Debian package gcc-aarch64-linux-gnu) are installed. This machine cannot run such programs: copy completions/ and man/,
+# which their verbs write, from programs of this machine to OUT.
+#
+# DIST_SYMBOLS=1 also writes OUT/symbols/PROGRAM.debug, with which gdb and addr2line read crash reports. The build takes longer.
 set -euo pipefail
 
 if [ $# -ne 1 ]; then
@@ -17,7 +23,20 @@ mkdir -p "$1"
 out=$(cd "$1" && pwd)
 cd "$(dirname "$0")/../.."
 cargo=${CARGO:-cargo}
-target=$(rustc -vV | sed -n 's/^host: //p')
+target=${TARGET:-$(rustc -vV | sed -n 's/^host: //p')}
+# The tools of another architecture.
+prefix=
+if [ "${target%%-*}" != "$(uname -m)" ]; then
+  prefix=${target%%-*}-linux-gnu-
+  linker=CARGO_TARGET_${target^^}_LINKER
+  linker=${linker//-/_}
+  export "$linker=${!linker:-${prefix}gcc}"
+fi
+rm -rf "$out/symbols"
+if [ -n "${DIST_SYMBOLS:-}" ]; then
+  export CARGO_PROFILE_DIST_DEBUG=line-tables-only CARGO_PROFILE_DIST_STRIP=none
+  mkdir -p "$out/symbols"
+fi
 # A target of its own, so that the flags do not apply to build scripts. Paths of this machine would change the bytes. A static program
 # cannot look up `getrandom` at run time, and would need /dev/random instead, which an empty root does not have.
 export RUSTFLAGS="-C target-feature=+crt-static --cfg getrandom_backend=\"linux_getrandom\" --remap-path-prefix=$PWD=lisa --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
@@ -29,6 +48,10 @@ for program in producer manager consumer; do
   esac
   $cargo build --locked --profile dist --target "$target" -p "lisa-$program" --bin "lisa-$program" --features "$features"
   cp "target/$target/dist/lisa-$program" "$out/"
+  if [ -n "${DIST_SYMBOLS:-}" ]; then
+    "${prefix}objcopy" --only-keep-debug "$out/lisa-$program" "$out/symbols/lisa-$program.debug"
+    "${prefix}strip" "$out/lisa-$program"
+  fi
   # It writes a file for each program of the workspace, with paths of this machine.
   $cargo cyclonedx --quiet --format json --describe binaries --target "$target" --manifest-path "$program/Cargo.toml" \
     --features "$features"

@@ -17,13 +17,12 @@ text = open(sys.argv[1]).read()
 # Variables have their defaults.
 PyCompose.from_json(json.dumps(yaml.safe_load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text))))
 compose = yaml.safe_load(text)
-version = next(line.split('"')[1] for line in open(pathlib.Path(sys.argv[1]).parent.parent / "Cargo.toml") if line.startswith("version = "))
 work = pathlib.Path(sys.argv[2])
 for name, service in compose["services"].items():
     if name == "redis":
         (work / "redis.command").write_text("\0".join(service["command"][2:]))
         continue
-    assert service["image"] == "${LISA_IMAGE:-lisa:%s}" % version, service["image"]
+    assert service["image"].startswith("${LISA_IMAGE:-lisa:"), service["image"]
     assert service["read_only"] and service["cap_drop"] == ["ALL"], name
     assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
     # The configuration is mounted here, and read from where it is in this repository.

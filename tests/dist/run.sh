@@ -17,6 +17,7 @@ try image.sh "$dist"
 try units.sh "$bin"
 try kubernetes.sh "$bin"
 try compose.sh "$bin"
+try sign.sh
 try reproducible.sh "$bin" "$dist"
 if [ ${#failed[@]} -gt 0 ]; then echo "FAILED: ${failed[*]}" >&2; fi
 printf '\n%s passed, %s failed\n' "$passed" "${#failed[@]}"
