@@ -42,7 +42,9 @@ def outside(page, folder):
             return match[0]
         if not address():
             return match["text"]
-        return f"{match['image']}[{match['text']}]({address()}/{target}{'#' + anchor if anchor else ''})"
+        # A page about an image is no image.
+        base = address().replace("/blob/", "/raw/") if match["image"] else address()
+        return f"{match['image']}[{match['text']}]({base}/{target}{'#' + anchor if anchor else ''})"
 
     # Code stays as it is. A link may stand around code, so its brackets are matched first.
     return re.sub(rf"^```.*?^```|{LINK.pattern}", lambda match: replace(match) if match["target"] else match[0], (ROOT / page).read_text(), flags=re.M | re.S)
