@@ -58,6 +58,11 @@ for program in producer manager consumer; do
   sed "s|path+file://$PWD|path+file://lisa|g" "$program/lisa-${program}_bin.cdx.json" >"$out/lisa-$program.cdx.json"
   rm -f {producer,manager,consumer,tests}/*_bin.cdx.json
 done
-$cargo about generate --locked --workspace --all-features --target "$target" --config config/package/licenses.toml \
-  --output-file "$out/third-party-licenses.txt" config/package/licenses.hbs
+# Lisa's own crates are left out as private ones. A copy of the workspace says that they are.
+private=$(mktemp -d)
+trap 'rm -rf "$private"' EXIT
+tar -cf - --exclude=target --exclude=node_modules Cargo.toml Cargo.lock producer manager consumer shared tests | tar -xf - -C "$private"
+sed -i 's/^repository\.workspace = true$/publish = false/' "$private"/*/Cargo.toml "$private"/*/*/Cargo.toml
+$cargo about generate --locked --workspace --all-features --target "$target" --manifest-path "$private/Cargo.toml" \
+  --config config/package/licenses.toml --output-file "$out/third-party-licenses.txt" config/package/licenses.hbs
 ls -l "$out"
