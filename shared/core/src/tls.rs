@@ -1,10 +1,11 @@
-//! TLS of connections to Redis, NATS and webhooks.
+//! TLS of connections to Redis, NATS, webhooks and managers, and the PEM files of certificates.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::WantsClientCert;
-use rustls::pki_types::pem::PemObject;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
@@ -27,41 +28,32 @@ pub fn client_config(
     ca_file: Option<&Path>,
     client: Option<ClientCertificate<'_>>,
 ) -> Result<Arc<ClientConfig>, String> {
-    let mut roots = RootCertStore::empty();
-    match ca_file {
-        Some(path) => {
-            for cert in certificates(path)? {
-                let added = roots.add(cert);
-                added.map_err(|error| format!("bad certificate in {}: {error}", path.display()))?;
-            }
-        }
+    let roots = match ca_file {
+        Some(path) => authorities(path)?,
         None => {
+            let mut roots = RootCertStore::empty();
             let host = rustls_native_certs::load_native_certs();
             let (trusted, _) = roots.add_parsable_certificates(host.certs);
             if let (0, Some(error)) = (trusted, host.errors.first()) {
                 return Err(format!("cannot read the certificates of the host: {error}"));
             }
+            roots
         }
-    }
+    };
     let config = trusting(roots)?;
     let config = match client {
         None => config.with_no_client_auth(),
-        Some(ClientCertificate { cert, key }) => {
-            let pem = read(key)?;
-            let private = PrivateKeyDer::from_pem_slice(&pem)
-                .map_err(|error| format!("no private key in {}: {error}", key.display()))?;
-            config
-                .with_client_auth_cert(certificates(cert)?, private)
-                .map_err(|error| {
-                    format!(
-                        "cannot use {} with the key in {}: {error}",
-                        cert.display(),
-                        key.display()
-                    )
-                })?
-        }
+        Some(ClientCertificate { cert, key }) => config
+            .with_client_auth_cert(certificates(cert)?, private_key(key)?)
+            .map_err(|error| unfit(cert, key, &error))?,
     };
     Ok(Arc::new(config))
+}
+
+/// Returns the reason why a certificate and a key cannot be used together.
+pub fn unfit(cert: &Path, key: &Path, error: &rustls::Error) -> String {
+    let (cert, key) = (cert.display(), key.display());
+    format!("cannot use {cert} with the key in {key}: {error}")
 }
 
 /// Returns the settings of a client that trusts no server, for connections that do not use TLS.
@@ -74,21 +66,62 @@ pub fn without_authorities() -> Result<Arc<ClientConfig>, String> {
 }
 
 fn trusting(roots: RootCertStore) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, String> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
+    let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?;
     Ok(config.with_root_certificates(roots))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+/// Returns the cryptography of all connections.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// Reads the certificates of the authorities to trust.
+///
+/// # Errors
+/// Returns the reason if the file cannot be read, or has no certificates or one that is not usable.
+pub fn authorities(path: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for cert in certificates(path)? {
+        let added = roots.add(cert);
+        added.map_err(|error| format!("bad certificate in {}: {error}", path.display()))?;
+    }
+    Ok(roots)
+}
+
+/// Reads certificates, in the order of the file.
+///
+/// # Errors
+/// Returns the reason if the file cannot be read or has no certificates.
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let pem = read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err(format!("no certificates in {}", path.display())),
+        Ok(_) => Err(format!(
+            "no certificates in {}: expected PEM blocks with the label CERTIFICATE",
+            path.display()
+        )),
         Err(error) => Err(format!("bad certificate in {}: {error}", path.display())),
     }
+}
+
+/// Reads a private key.
+///
+/// # Errors
+/// Returns the reason if the file cannot be read or has no private key.
+pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    let pem = read(path)?;
+    PrivateKeyDer::from_pem_slice(&pem).map_err(|error| match error {
+        pem::Error::NoItemsFound => format!(
+            "no private key in {}: expected a PEM block with the label PRIVATE KEY, EC PRIVATE KEY or RSA PRIVATE KEY, which \
+             is not encrypted",
+            path.display()
+        ),
+        error => format!("bad private key in {}: {error}", path.display()),
+    })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
