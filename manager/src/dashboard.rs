@@ -62,6 +62,7 @@ use lisa_service::cron::TimeZone;
 use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::client::Client;
+use lisa_service::http::tls::is_secure;
 use lisa_service::http::{CrossSite, ProblemCode, Reads, Unread};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
@@ -382,18 +383,19 @@ impl Dashboard {
             (None, Some(host)) => {
                 // A browser sends a secure cookie only over HTTPS.
                 let [secure, _] = session_names(request.headers());
-                let is_secure = cookie(request.headers(), &secure).is_some()
+                let is_secure = is_secure(request.extensions())
+                    || cookie(request.headers(), &secure).is_some()
                     || self.0.cross_site.is_secure(host);
                 let scheme = if is_secure { "https" } else { "http" };
                 Some(format!("{scheme}://{host}"))
             }
             _ => None,
         };
-        let listen = || format!("http://{}", config.manager.listen);
+        let listen = || config.http.url(config.manager.listen);
         let own = url.clone().unwrap_or_else(listen);
         let producer = match self.0.parts.has_producer {
             true => own.clone(),
-            false => format!("http://{}", config.producer.listen),
+            false => config.http.url(config.producer.listen),
         };
         let choices = cookie(request.headers(), "lisa-choices")
             .map_or(Choices::default(), |text| Choices::parse(&text));

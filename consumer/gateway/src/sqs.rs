@@ -34,6 +34,7 @@ use lisa_service::http::auth::{Scope, Token, TokenSet};
 use lisa_service::http::body::{BodyLimits, Reservation, read_reserved};
 use lisa_service::http::client::Admitted;
 use lisa_service::http::json::{FEW, object};
+use lisa_service::http::tls::is_secure;
 use lisa_service::http::{Problem, Reads, SQS_ROUTES, check_coding, unknown_route};
 use serde::de::DeserializeOwned;
 
@@ -377,11 +378,10 @@ impl<'a> Call<'a> {
                 .and_then(|value: &HeaderValue| value.to_str().ok())
         };
         let host = header(HOST.as_str()).unwrap_or("localhost");
-        // Set by a proxy that ends TLS.
-        let scheme = match header("x-forwarded-proto") {
-            Some("https") => "https",
-            _ => "http",
-        };
+        // A proxy that ends TLS sets the header.
+        let is_secure =
+            header("x-forwarded-proto") == Some("https") || is_secure(&parts.extensions);
+        let scheme = if is_secure { "https" } else { "http" };
         let region = authorization.map_or(REGION, |authorization| authorization.region);
         let path = parts.uri.path().trim_matches('/');
         Self {

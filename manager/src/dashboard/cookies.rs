@@ -50,10 +50,11 @@ pub(super) fn session_cookie(name: &str, value: &str) -> String {
     format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly;{secure} SameSite=Lax")
 }
 
-/// Returns the name for a new session: a secure one if the browser posts from a page over HTTPS.
-pub(super) fn new_session_name(headers: &HeaderMap) -> String {
+/// Returns the name for a new session: a secure one if the connection has TLS (`is_secure`), or if the browser posts from a
+/// page over HTTPS, through a proxy.
+pub(super) fn new_session_name(headers: &HeaderMap, is_secure: bool) -> String {
     let origin = headers.get(ORIGIN).map(HeaderValue::as_bytes);
-    let is_secure = origin.is_some_and(|origin| origin.starts_with(b"https://"));
+    let is_secure = is_secure || origin.is_some_and(|origin| origin.starts_with(b"https://"));
     let [secure, plain] = session_names(headers);
     if is_secure { secure } else { plain }
 }

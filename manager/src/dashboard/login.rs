@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::{ConnectInfo, RawQuery, State as With};
+use axum::extract::{ConnectInfo, RawQuery, Request, State as With};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use lisa_service::http::ProblemCode;
+use lisa_service::http::tls::is_secure;
 use maud::html;
 
 use super::cookies::{cookies, new_session_name, session_cookie, session_names};
@@ -109,12 +110,12 @@ pub(super) async fn log_in(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
     from: Option<Extension<ConnectInfo<SocketAddr>>>,
-    headers: HeaderMap,
-    body: Body,
+    request: Request,
 ) -> Result<Response, Failure> {
     let sessions = &dashboard.0.sessions;
     let peer = peer(from.as_deref());
-    let fields = Fields::read(body, PLAIN, &dashboard.0.bodies).await?;
+    let cookie_name = new_session_name(request.headers(), is_secure(request.extensions()));
+    let fields = Fields::read(request.into_body(), PLAIN, &dashboard.0.bodies).await?;
     let next = next_of(&fields);
     let token = fields.text("token").unwrap_or_default().trim();
     // A right token always counts, or a stranger behind the same proxy could lock everyone out.
@@ -129,7 +130,7 @@ pub(super) async fn log_in(
         };
         return Ok(page(&context, next, Some(error), status).into_response());
     };
-    let cookie = session_cookie(&new_session_name(&headers), &value);
+    let cookie = session_cookie(&cookie_name, &value);
     Ok(see_other(&context.link(next), Some(&cookie)))
 }
 

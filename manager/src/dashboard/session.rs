@@ -196,7 +196,7 @@ impl Sessions {
     /// Logs in with a token. Returns the value of the cookie; `None` if the token is not configured.
     pub(super) fn log_in(&self, presented: &str, now: UnixMs) -> Option<String> {
         let token = self.tokens.find(presented)?;
-        Some(self.sign(token, now, now, &format!("{:016x}", fastrand::u64(..))))
+        self.sign(token, now, now, &format!("{:016x}", fastrand::u64(..)))
     }
 
     /// Returns the session of a cookie. `None` if it is forged or too old, or its token has changed.
@@ -209,7 +209,7 @@ impl Sessions {
         let issued = UnixMs::new(parts.next()?.parse().ok()?);
         let id = parts.next()?;
         let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
-        self.mac(token, text).verify_slice(&signature).ok()?;
+        self.mac(token, text)?.verify_slice(&signature).ok()?;
         let is_over = now.since(issued) > IDLE || now.since(begun) > LONGEST;
         let has_aged = now.since(issued) > RENEW_AFTER;
         (!is_over).then(|| Session {
@@ -219,25 +219,25 @@ impl Sessions {
                 number: id.to_owned(),
                 begun,
             },
-            renewed: has_aged.then(|| self.sign(token, begun, now, id)),
+            renewed: { has_aged.then_some(()) }.and_then(|()| self.sign(token, begun, now, id)),
         })
     }
 
-    fn sign(&self, token: &Token, begun: UnixMs, issued: UnixMs, id: &str) -> String {
+    fn sign(&self, token: &Token, begun: UnixMs, issued: UnixMs, id: &str) -> Option<String> {
         let name = URL_SAFE_NO_PAD.encode(token.name());
         let text = format!("{name}.{}.{}.{id}", begun.get(), issued.get());
-        let signature = self.mac(token, &text).finalize().into_bytes();
-        format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature))
+        let signature = self.mac(token, &text)?.finalize().into_bytes();
+        Some(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 
-    /// The hash of the token is part of what is signed, so a replaced token ends its sessions.
-    fn mac(&self, token: &Token, text: &str) -> Hmac<Sha256> {
+    /// The hash of the token is part of what is signed, so a replaced token ends its sessions. A token without a hash has none.
+    fn mac(&self, token: &Token, text: &str) -> Option<Hmac<Sha256>> {
         let mac = Hmac::<Sha256>::new_from_slice(&self.key);
         let mut mac = mac.expect("a key of any length");
         mac.update(b"lisa dashboard session 1\0");
-        mac.update(token.sha256());
+        mac.update(token.sha256()?);
         mac.update(text.as_bytes());
-        mac
+        Some(mac)
     }
 
     /// Returns true if an address has failed too often lately.

@@ -12,6 +12,7 @@
 //! file if the command line names none. Relative paths in a configuration file start at the folder of that file.
 
 pub(crate) mod layers;
+mod listener;
 mod merged;
 mod problem;
 mod reference;
@@ -31,7 +32,7 @@ mod yaml;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -338,14 +339,50 @@ settings! {
     }
 }
 
-fields! {
-    /// The limits of every listener.
+settings! {
+    /// The limits and the certificate of every listener.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct HttpConfig {
         /// The maximum number of connections of each listener.
-        max_connections: usize = 10_000, in 1..=1_000_000;
+        default max_connections: usize = 10_000, in 1..=1_000_000;
         /// The time limit for receiving a request body.
-        body_timeout: Duration = Duration::from_secs(30), in Duration::from_secs(1)..=Duration::from_hours(1);
+        default body_timeout: Duration = Duration::from_secs(30), in Duration::from_secs(1)..=Duration::from_hours(1);
+        /// The files of the certificate; without them, listeners speak plain HTTP.
+        part tls: Option<ListenerTls>, by listener::tls;
+    }
+}
+
+/// The files of the certificate of every listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerTls {
+    /// The certificate and its chain, as PEM.
+    pub cert_file: PathBuf,
+    /// The private key of the certificate, as PEM.
+    pub key_file: PathBuf,
+    /// The authorities of client certificates, as PEM; `None` to ask for no client certificate.
+    pub client_ca_file: Option<PathBuf>,
+}
+
+impl ListenerTls {
+    fn has(&self, file: &Path) -> bool {
+        let own = [
+            Some(&self.cert_file),
+            Some(&self.key_file),
+            self.client_ca_file.as_ref(),
+        ];
+        own.contains(&Some(&file.to_path_buf()))
+    }
+}
+
+impl HttpConfig {
+    /// Returns the URL of a listener at this address, without a path.
+    #[must_use]
+    pub fn url(&self, listen: SocketAddr) -> String {
+        let scheme = match self.tls {
+            Some(_) => "https",
+            None => "http",
+        };
+        format!("{scheme}://{listen}")
     }
 }
 
@@ -395,6 +432,7 @@ impl Loaded {
             sinks: options.sink_secrets,
             sources: options.source_secrets,
             tokens: options.aws_secrets,
+            listeners: options.listener_files,
         };
         Self::read(Arc::new(layers::Layers::merge(options)?), secrets)
     }
@@ -416,11 +454,16 @@ impl Loaded {
                 problems: found.problems,
             });
         }
+        let mut files = found.files;
+        if let Some(tls) = &config.http.tls {
+            // Listeners watch these themselves.
+            files.retain(|file| !tls.has(file));
+        }
         Ok(Self {
             config,
             file: layers.file.clone(),
             warnings: found.warnings,
-            files: found.files,
+            files,
             settings: found.settings,
             layers,
             secrets,

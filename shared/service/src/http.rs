@@ -19,6 +19,7 @@ mod serve;
 pub mod share;
 mod socket;
 mod stream;
+pub mod tls;
 mod unread;
 
 use std::time::Duration;

@@ -173,6 +173,8 @@ families! {
     http_requests: Counters<Request>;
     /// Time from the head of an HTTP request to the head of its response, in seconds.
     http_request: Durations<Route>;
+    /// Time at which the certificate of the listeners expires, in seconds since the epoch; only exported with TLS.
+    http_certificate_expiry_timestamp_seconds: Gauges<NoLabels>;
 }
 
 impl Metrics {
@@ -305,6 +307,19 @@ impl Metrics {
                 .redis_memory_limit_bytes
                 .get_or_create(&NoLabels {});
             gauge.set(signed(limit));
+        }
+    }
+
+    /// Sets the time at which the certificate of the listeners expires, in seconds since the epoch; removes it without TLS.
+    pub fn certificate_expires(&self, at: Option<u64>) {
+        let gauge = &self.families.http_certificate_expiry_timestamp_seconds;
+        match at {
+            Some(at) => {
+                gauge.get_or_create(&NoLabels {}).set(signed(at));
+            }
+            None => {
+                gauge.remove(&NoLabels {});
+            }
         }
     }
 

@@ -30,6 +30,7 @@ use crate::config::{
     Config, ConfigError, LoadOptions, Loaded, SinkConfig, SinkSecrets, SubscriptionConfig,
 };
 use crate::http::auth::{TokenSet, check_listener};
+use crate::http::tls::Tls;
 use crate::http::{CrossSite, HttpLimits, Routes, ops, ops::Hindrances};
 use crate::metrics::Metrics;
 use crate::shutdown::{Hangup, Shutdown};
@@ -72,9 +73,11 @@ pub struct Flags {
 }
 
 impl Flags {
-    fn load(&self) -> Result<Loaded, ConfigError> {
+    /// Loads the configuration, for a process that serves listeners or not.
+    fn load(&self, listener_files: SinkSecrets) -> Result<Loaded, ConfigError> {
         let (config, overrides) = (self.config.clone(), self.overrides.clone());
         let options = LoadOptions {
+            listener_files,
             sink_secrets: self.sink_secrets,
             source_secrets: self.source_secrets,
             aws_secrets: self.aws_secrets,
@@ -90,7 +93,7 @@ impl Flags {
 /// [`StartError::Config`] with all problems, or [`StartError::Telemetry`].
 pub fn prepare(flags: &Flags) -> Result<Loaded, StartError> {
     let on_command_line = flags.overrides.contains_key("redis.url");
-    let loaded = flags.load()?;
+    let loaded = flags.load(SinkSecrets::Required)?;
     telemetry::init(loaded.config.log.format)?;
     if on_command_line && loaded.config.redis.url.password().is_some() {
         tracing::warn!(
@@ -110,7 +113,7 @@ pub fn prepare(flags: &Flags) -> Result<Loaded, StartError> {
 /// # Errors
 /// As [`prepare`].
 pub fn prepare_verb(flags: &Flags) -> Result<Loaded, StartError> {
-    let loaded = flags.load()?;
+    let loaded = flags.load(SinkSecrets::Unused)?;
     telemetry::init_quiet(loaded.config.log.format)?;
     // Warnings about keys concern the role that reads them, not a verb.
     for warning in loaded
@@ -174,6 +177,8 @@ struct Process {
     role: String,
     shutdown: Shutdown,
     metrics: Metrics,
+    /// The certificate of the listeners.
+    tls: Tls,
     listeners: Listeners,
     /// The groups of this process, by topic.
     instances: Mutex<BTreeMap<Topic, Group>>,
@@ -182,15 +187,24 @@ struct Process {
 }
 
 impl Process {
-    fn new(role: &str, shutdown: Shutdown) -> Arc<Self> {
-        Arc::new(Self {
+    fn new(role: &str, shutdown: Shutdown, config: &Config) -> Result<Arc<Self>, StartError> {
+        let process = Self {
+            tls: Tls::default(),
             role: role.to_owned(),
             shutdown,
             metrics: Metrics::new(Registry::default(), env!("CARGO_PKG_VERSION"), role),
             listeners: Listeners::default(),
             instances: Mutex::default(),
             rejected: Arc::default(),
-        })
+        };
+        process.set_certificate(config)?;
+        Ok(Arc::new(process))
+    }
+
+    /// Uses the certificate of a configuration for all connections from now on.
+    fn set_certificate(&self, config: &Config) -> Result<(), StartError> {
+        let set = self.tls.set(config.http.tls.as_ref());
+        set.map_err(|error| StartError::Refused(error.to_string()))
     }
 }
 
@@ -201,7 +215,7 @@ impl Runtime {
     /// `role` names the roles of the process, for example `consumer` or `manager+producer`.
     ///
     /// # Errors
-    /// The address of Redis cannot be used, or signal handlers cannot be installed.
+    /// The address of Redis or the certificate cannot be used, or signal handlers cannot be installed.
     pub fn start(role: &str, config: Config) -> Result<Self, StartError> {
         let shutdown = Shutdown::of_program(config.shutdown.grace, Hangup::Ignore);
         let shutdown = shutdown.map_err(StartError::Signals)?;
@@ -211,13 +225,14 @@ impl Runtime {
     /// Creates the components of a role inside another program; `shutdown` ends it. Must be called within a Tokio runtime.
     ///
     /// # Errors
-    /// The address of Redis cannot be used.
+    /// The address of Redis or the certificate cannot be used.
     pub fn with_shutdown(
         role: &str,
         config: Config,
         shutdown: Shutdown,
     ) -> Result<Self, StartError> {
-        Self::of_process(Process::new(role, shutdown.clone()), config, shutdown)
+        let process = Process::new(role, shutdown.clone(), &config)?;
+        Self::of_process(process, config, shutdown)
     }
 
     fn of_process(
@@ -239,6 +254,11 @@ impl Runtime {
         let rejected = process.rejected.clone();
         readiness.warn_with(move || rejected.lock().iter().cloned().collect());
         readiness.wait_for("checks", "Redis is not checked yet");
+        if config.http.tls.is_some() {
+            let certificate = process.tls.clone();
+            readiness.warn_with(move || certificate.warnings());
+            renew_certificate(&supervisor, &process.tls, &metrics, &shutdown);
+        }
         // Applies to a manager, too: its file determines the durability that producers use.
         let durabilities: BTreeSet<Durability> = config
             .topics
@@ -365,17 +385,9 @@ impl Runtime {
         );
         let draining = self.shutdown.draining();
         let routes = Routes::new(router, limits, cross_site, &self.metrics, draining);
-        let process = &self.process;
-        let (address, health) = process
-            .listeners
-            .claim(
-                &self.claims,
-                (task, address),
-                routes,
-                &self.metrics,
-                &process.shutdown,
-            )
-            .await?;
+        let listeners = &self.process.listeners;
+        let claim = listeners.claim(&self.claims, (task, address), routes, &self.process);
+        let (address, health) = claim.await?;
         self.supervisor.health().include(health);
         Ok(address)
     }
@@ -401,6 +413,9 @@ impl Runtime {
         }
         if self.admit().await? {
             start(&self).await?;
+            if self.is_reload {
+                self.process.set_certificate(&self.config)?;
+            }
             self.process.listeners.switch(&self.claims);
             self.readiness.met("start");
             if self.is_reload {
@@ -527,6 +542,21 @@ fn redis_error(config: &Config, source: ConnectionError) -> StartError {
         address: config.redis.url.to_string(),
         source,
     }
+}
+
+/// Keeps the certificate of the listeners up to date.
+fn renew_certificate(supervisor: &Supervisor, tls: &Tls, metrics: &Metrics, shutdown: &Shutdown) {
+    let (tls, metrics) = (tls.clone(), metrics.clone());
+    let draining = shutdown.draining().clone();
+    supervisor.spawn("certificate", Policy::restart(), move |heartbeat| {
+        heartbeat.unlimited();
+        let (tls, metrics, draining) = (tls.clone(), metrics.clone(), draining.clone());
+        async move {
+            let renewing = tls.renew_when_changed(&metrics);
+            draining.run_until_cancelled(renewing).await;
+            Ok::<(), Infallible>(())
+        }
+    });
 }
 
 /// Keeps the gauges of the connection up to date.

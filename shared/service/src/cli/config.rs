@@ -38,6 +38,7 @@ impl ConfigVerb {
             sink_secrets: SinkSecrets::Checked,
             source_secrets: SinkSecrets::Checked,
             aws_secrets: SinkSecrets::Checked,
+            listener_files: SinkSecrets::Checked,
             ..LoadOptions::from_process(file, overrides)
         };
         let loaded = Loaded::load(options)?;

@@ -23,7 +23,10 @@ const SHORT: [(&str, &[&str]); 2] = [
 /// The variable that names the configuration file if the command line names none.
 const FILE_VARIABLE: &str = "LISA_CONFIG";
 /// Variables that the configuration does not read: those of logs, development and our own tests.
-const OF_OTHERS: [&str; 9] = [
+const OF_OTHERS: [&str; 12] = [
+    "CA_FILE",
+    "CLIENT_CERT",
+    "CLIENT_KEY",
     "CONFIG",
     "LOG",
     "TOKEN",
@@ -80,6 +83,8 @@ pub struct LoadOptions {
     pub source_secrets: SinkSecrets,
     /// The handling of the secret files of tokens, which only gateways need.
     pub aws_secrets: SinkSecrets,
+    /// The handling of the certificate files of listeners.
+    pub listener_files: SinkSecrets,
 }
 
 /// The handling of the secret files of sinks, and of sinks that can never work, when a configuration is loaded. Sources are
@@ -103,6 +108,7 @@ pub(crate) struct Secrets {
     pub(crate) sinks: SinkSecrets,
     pub(crate) sources: SinkSecrets,
     pub(crate) tokens: SinkSecrets,
+    pub(crate) listeners: SinkSecrets,
 }
 
 impl LoadOptions {

@@ -66,6 +66,7 @@ pub fn keys() -> Vec<Key> {
         sink_secrets: SinkSecrets::Unused,
         source_secrets: SinkSecrets::Unused,
         aws_secrets: SinkSecrets::Unused,
+        listener_files: SinkSecrets::Unused,
         ..LoadOptions::default()
     };
     let layers = Layers::merge(options).expect("the tables are well-formed");
@@ -74,6 +75,7 @@ pub fn keys() -> Vec<Key> {
         sinks: unused,
         sources: unused,
         tokens: unused,
+        listeners: unused,
     };
     let findings = Findings::new(Arc::new(layers), secrets).describing();
     // Its problems are the missing values, which do not matter here.

@@ -11,10 +11,11 @@ use super::values::Hash;
 use super::{
     AuthConfig, Config, ConsumerConfig, DashboardConfig, DoctorMode, GatewayConfig, ManagerConfig,
     ProducerConfig, RedisConfig, SinkConfig, SqsConfig, SubscriptionConfig, SubscriptionGroup,
-    schedules, secret_file, sources, topics,
+    listener, schedules, secret_file, sources, topics,
 };
 use crate::callbacks::CallbackTopics;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
+use crate::http::tls::ClientName;
 use crate::settings::Settings as _;
 use lisa_core::fields::{Any, Field, Reader as _, Value as _, within};
 use lisa_core::misspelling;
@@ -70,7 +71,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
     let (listen_consumer, (subscriptions, gateway)) =
         listen(&mut root, "consumer", 7813, &auth, consumer);
     let schedules = schedules::read(&mut root, &topics);
-    let http = root.table("http");
+    let http = listener::read(root.open("http"), &auth);
     let shutdown = root.table("shutdown");
     let log = root.table("log");
     root.finish();
@@ -190,7 +191,27 @@ pub(super) fn tokens(table: &mut Table<'_>, _: &str) -> Option<Vec<Token>> {
 fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
     let name: Option<String> =
         row.required("name", "The name of the token in logs: 1 to 64 characters.");
-    let hash: Option<Hash> = row.required("sha256", "The SHA-256 of the token in hexadecimal.");
+    let hash: Option<Hash> = row.optional(
+        "sha256",
+        "The SHA-256 of the token in hexadecimal. Required unless there is a `client_name`.",
+    );
+    let client_name: Option<ClientName> = row.optional(
+        "client_name",
+        "A DNS name. Connections with a client certificate for it, signed by `http.tls.client_ca_file`, have this token.",
+    );
+    if !row.has("sha256") && !row.has("client_name") {
+        row.reject(
+            "sha256",
+            "missing: the SHA-256 of the token, or else a client_name",
+        );
+    }
+    if client_name.is_some()
+        && others
+            .iter()
+            .any(|other| other.client_name() == client_name.as_ref())
+    {
+        row.reject("client_name", "another token has this client_name");
+    }
     let scopes: Option<Vec<Scope>> = row.required(
         "scopes",
         "A list of `send`, `read`, `operate`, `receive` and `payload`.",
@@ -215,7 +236,11 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
     }
     let secret = aws_secret(&mut row, name.as_deref());
     row.finish();
-    let token = Token::new(name?, &hash?.0, scopes?).ok()?;
+    let token = match &hash {
+        Some(hash) => Token::new(name?, &hash.0, scopes?),
+        None => Token::without_text(name?, scopes?),
+    };
+    let token = token.ok()?.with_client_name(client_name);
     Some(match secret {
         Some(secret) => token.with_aws_secret(secret),
         None => token,

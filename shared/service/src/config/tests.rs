@@ -3,6 +3,7 @@
 mod broker_sinks;
 mod broker_sources;
 mod features;
+mod listeners;
 mod schedules;
 mod shown;
 mod sources;

@@ -4,6 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::problem::{hide_login, hide_path};
 use crate::cron::{Cron, TimeZone};
+use crate::http::tls::ClientName;
 use crate::http::{HostName, Origin};
 use lisa_core::fields::{Given, Value};
 use lisa_core::secret::Secret;
@@ -13,6 +14,7 @@ text_value! {
     Cron, "cron", "six fields, seconds first";
     TimeZone, "string", "a name of the IANA database";
     HostName, "string", "a host name without scheme and port";
+    ClientName, "string", "a DNS name without wildcard";
     Origin, "string", "`http://` or `https://`, host, and port unless it is the scheme's own";
 }
 

@@ -1,16 +1,16 @@
-//! Bearer tokens with scopes, stored as SHA-256 hashes and compared in constant time.
+//! Tokens with scopes. A client presents a bearer token, whose SHA-256 is compared in constant time, or a client certificate.
 //!
-//! Tokens are random strings with names, not user passwords, so a fast hash is enough. Logs and `Debug` show names, but
-//! never tokens or hashes.
+//! Bearer tokens are random strings with names, not user passwords, so a fast hash is enough. Logs and `Debug` show names,
+//! but never tokens or hashes.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum::extract::Request;
+use axum::body::Body;
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderValue, Request};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::{Either, Ready, ready};
 use lisa_core::names::words;
@@ -22,6 +22,7 @@ use tower::{Layer, Service};
 
 use super::client::Admitted;
 use super::problem::{Problem, ProblemCode};
+use super::tls::{self, ClientCertificate, ClientName};
 
 words!(
     /// A permission of a token. No scope includes another.
@@ -43,7 +44,8 @@ words!(
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     name: String,
-    sha256: [u8; 32],
+    sha256: Option<[u8; 32]>,
+    client_name: Option<ClientName>,
     scopes: Vec<Scope>,
     aws_secret: Option<Secret>,
 }
@@ -79,21 +81,50 @@ impl Token {
         scopes: Vec<Scope>,
     ) -> Result<Self, TokenError> {
         let name = name.into();
-        if !(1..=64).contains(&name.chars().count()) {
-            return Err(TokenError::Name);
-        }
         let Some(sha256) = parse_hex(sha256) else {
             return Err(TokenError::Sha256 { name });
         };
+        let token = Self::without_text(name, scopes)?;
+        Ok(Self {
+            sha256: Some(sha256),
+            ..token
+        })
+    }
+
+    /// Creates a token that no text presents, only a client certificate: see [`Token::with_client_name`].
+    ///
+    /// # Errors
+    /// The name or the scopes are unusable.
+    pub fn without_text(name: impl Into<String>, scopes: Vec<Scope>) -> Result<Self, TokenError> {
+        let name = name.into();
+        if !(1..=64).contains(&name.chars().count()) {
+            return Err(TokenError::Name);
+        }
         if scopes.is_empty() {
             return Err(TokenError::NoScope { name });
         }
         Ok(Self {
             name,
-            sha256,
+            sha256: None,
+            client_name: None,
             scopes,
             aws_secret: None,
         })
+    }
+
+    /// Sets the name in the client certificates that present this token.
+    #[must_use]
+    pub fn with_client_name(self, name: Option<ClientName>) -> Self {
+        Self {
+            client_name: name,
+            ..self
+        }
+    }
+
+    /// Returns the name in the client certificates that present this token.
+    #[must_use]
+    pub fn client_name(&self) -> Option<&ClientName> {
+        self.client_name.as_ref()
     }
 
     /// Sets the secret key with which clients sign requests in the manner of AWS (SigV4). The name of the token is then their
@@ -129,10 +160,10 @@ impl Token {
         &self.name
     }
 
-    /// Returns the SHA-256 of the token. Never show it: it proves who made a session, and it is constant.
+    /// Returns the SHA-256 of the token, if it has a text. Never show it: it proves who made a session, and it is constant.
     #[must_use]
-    pub fn sha256(&self) -> &[u8; 32] {
-        &self.sha256
+    pub fn sha256(&self) -> Option<&[u8; 32]> {
+        self.sha256.as_ref()
     }
 }
 
@@ -140,7 +171,8 @@ impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Token")
             .field("name", &self.name)
-            .field("sha256", &"<redacted>")
+            .field("sha256", &self.sha256.map(|_| "<redacted>"))
+            .field("client_name", &self.client_name)
             .field("scopes", &self.scopes)
             .field("aws_secret", &self.aws_secret)
             .finish()
@@ -235,7 +267,9 @@ impl TokenSet {
         let hash: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
         let mut found = u64::MAX;
         for (index, token) in (0_u64..).zip(self.tokens.iter()) {
-            found.conditional_assign(&index, token.sha256.ct_eq(&hash));
+            if let Some(sha256) = token.sha256() {
+                found.conditional_assign(&index, sha256.ct_eq(&hash));
+            }
         }
         let found = usize::try_from(found).ok();
         found.and_then(|index| self.tokens.get(index))
@@ -256,19 +290,33 @@ impl TokenSet {
         }
     }
 
-    /// Admits a request by its headers and records the token's name in the current span. Returns the token; `None` if no
-    /// tokens are configured.
-    pub(super) fn admit(
+    /// Admits a request by its headers, or else by the certificate of its client. Records the token's name in the current
+    /// span. Returns the token; `None` if no tokens are configured.
+    pub(super) fn admit<B>(
         &self,
-        headers: &HeaderMap,
+        request: &Request<B>,
         scope: Scope,
     ) -> Result<Option<&Token>, Denied> {
         if self.is_empty() {
             return Ok(None);
         }
-        let token = self.check(bearer(headers).ok_or(Denied::Unknown)?, scope)?;
+        let token = match tls::client(request) {
+            Some(client) => self.of_client(client, scope)?,
+            None => self.check(bearer(request.headers()).ok_or(Denied::Unknown)?, scope)?,
+        };
         tracing::Span::current().record("token", token.name());
         Ok(Some(token))
+    }
+
+    /// Returns a token that a certificate presents. It may have the names of several; one of them has to have the scope.
+    fn of_client(&self, client: &ClientCertificate, scope: Scope) -> Result<&Token, Denied> {
+        let is_for = |token: &&Token| token.client_name().is_some_and(|name| client.is_for(name));
+        let mut tokens = self.tokens.iter().filter(is_for).peekable();
+        if tokens.peek().is_none() || !client.is_valid() {
+            return Err(Denied::Unknown);
+        }
+        let with_scope = tokens.find(|token| token.has(scope));
+        with_scope.ok_or(Denied::Scope(scope))
     }
 }
 
@@ -306,7 +354,7 @@ pub struct Guarded<S> {
     require: Require,
 }
 
-impl<S: Service<Request, Response = Response>> Service<Request> for Guarded<S> {
+impl<S: Service<Request<Body>, Response = Response>> Service<Request<Body>> for Guarded<S> {
     type Response = Response;
     type Error = S::Error;
     type Future = Either<TaskLocalFuture<Admitted, S::Future>, Ready<Result<Response, S::Error>>>;
@@ -315,12 +363,8 @@ impl<S: Service<Request, Response = Response>> Service<Request> for Guarded<S> {
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
-        match self
-            .require
-            .tokens
-            .admit(request.headers(), self.require.scope)
-        {
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        match self.require.tokens.admit(&request, self.require.scope) {
             Ok(token) => {
                 let client = Token::admitted(token);
                 Either::Left(client.scope(self.inner.call(request)))
@@ -377,12 +421,13 @@ mod tests {
         Token::new(name, &to_hex(&hash), scopes.to_vec()).unwrap()
     }
 
-    fn headers(values: &[&'static str]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
+    fn request(values: &[&'static str]) -> Request<()> {
+        let mut request = Request::new(());
         for value in values {
-            headers.append(AUTHORIZATION, HeaderValue::from_static(value));
+            let value = HeaderValue::from_static(value);
+            request.headers_mut().append(AUTHORIZATION, value);
         }
-        headers
+        request
     }
 
     #[test]
@@ -405,7 +450,7 @@ mod tests {
     fn only_one_well_formed_header_counts() {
         let set = TokenSet::new(vec![token("app", "abc", &[Scope::Send])]);
         let admit = |values: &[&'static str]| {
-            let token = set.admit(&headers(values), Scope::Send)?;
+            let token = set.admit(&request(values), Scope::Send)?;
             Ok(token.map(Token::name))
         };
         assert_eq!(admit(&["Bearer abc"]), Ok(Some("app")));
@@ -425,7 +470,7 @@ mod tests {
     #[test]
     fn without_tokens_everything_is_open() {
         let set = TokenSet::default();
-        assert_eq!(set.admit(&HeaderMap::new(), Scope::Operate), Ok(None));
+        assert_eq!(set.admit(&request(&[]), Scope::Operate), Ok(None));
     }
 
     #[tokio::test]
@@ -433,13 +478,13 @@ mod tests {
         let app = || token("app", "abc", &[Scope::Send]);
         let ops = token("ops", "def", &[Scope::Send, Scope::Read]);
         let answers = async |tokens: TokenSet, presented: &str| {
-            let handler = tower::service_fn(async |_: Request| {
+            let handler = tower::service_fn(async |_: Request<Body>| {
                 Ok::<_, std::convert::Infallible>(may_read().to_string().into_response())
             });
             let service = tokens.require(Scope::Send).layer(handler);
             let authorization = format!("Bearer {presented}");
             let request = Request::builder().header(AUTHORIZATION, authorization);
-            let request = request.body(axum::body::Body::empty()).unwrap();
+            let request = request.body(Body::empty()).unwrap();
             let Ok(response) = tower::ServiceExt::oneshot(service, request).await;
             let body = axum::body::to_bytes(response.into_body(), 100).await;
             String::from_utf8(body.unwrap().to_vec()).unwrap()

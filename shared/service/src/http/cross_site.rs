@@ -3,7 +3,8 @@
 //! Any page can make its visitor's browser send requests to this machine or network. It cannot read the responses, unless
 //! its host name resolves to this listener (DNS rebinding). Browsers report the origin of a request in headers that no page
 //! can forge. Programs send none of these headers and pass. If tokens are configured, nothing is checked here: the routes
-//! require a token, which no page of another site has.
+//! require a token, which no page of another site has. The exception are requests that a client certificate admits, because
+//! a browser presents it by itself.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -18,6 +19,7 @@ use axum::http::{HeaderMap, HeaderValue, Method};
 use super::auth::TokenSet;
 use super::ops;
 use super::problem::{Problem, ProblemCode};
+use super::tls;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
@@ -135,7 +137,7 @@ impl CrossSite {
 
     /// Returns the problem if a request to `route` is refused.
     pub(super) fn refusal(&self, request: &Request, route: &str) -> Option<Problem> {
-        if self.has_tokens {
+        if self.has_tokens && tls::client(request).is_none() {
             return None;
         }
         let headers = request.headers();
@@ -147,7 +149,7 @@ impl CrossSite {
         // A target with an authority overrides Host. Both must fit, because a proxy in between may use the other one.
         let hosts_fit = host.is_some_and(|host| self.is_own_host(host))
             && target.is_none_or(|target| self.is_own_host(target));
-        let problem = if !hosts_fit && !ops::PROBES.contains(&route) {
+        let problem = if !self.has_tokens && !hosts_fit && !ops::PROBES.contains(&route) {
             Problem::new(
                 ProblemCode::HostNotAllowed,
                 "host not allowed: without tokens, Host must be localhost, an IP address, a name without a dot, or one of \

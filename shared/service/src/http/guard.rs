@@ -25,6 +25,7 @@ use super::client::Client;
 use super::cross_site::CrossSite;
 use super::ops;
 use super::problem::{Problem, ProblemCode};
+use super::tls;
 use crate::metrics::Metrics;
 use crate::panics::panic_text;
 
@@ -55,6 +56,9 @@ impl Guard {
     }
 
     fn refusal(&self, request: &Request, route: &str) -> Option<Problem> {
+        if let Some(problem) = tls::refusal(request.extensions()) {
+            return Some(problem);
+        }
         let bytes = head_bytes(request);
         if bytes > self.max_header_bytes {
             let detail = format!(
@@ -130,7 +134,7 @@ async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Resp
     let method = method_label(request.method());
     let refusal = guard.refusal(&request, route);
     let client = Client::of(&request);
-    let is_last = !is_framed(&request);
+    let is_last = !is_framed(&request) || tls::refusal(request.extensions()).is_some();
     let span = tracing::info_span!(
         "http",
         method,

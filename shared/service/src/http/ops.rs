@@ -6,9 +6,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -75,11 +75,11 @@ impl Errors {
         }
     }
 
-    fn are_shown(&self, headers: &HeaderMap) -> bool {
+    fn are_shown(&self, request: &Request) -> bool {
         match self {
             Self::Open => true,
             Self::Guarded(tokens) => {
-                !tokens.is_empty() && tokens.admit(headers, Scope::Read).is_ok()
+                !tokens.is_empty() && tokens.admit(request, Scope::Read).is_ok()
             }
         }
     }
@@ -109,9 +109,9 @@ pub fn router(
         .with_state(ops)
 }
 
-async fn healthz(State(ops): State<Ops>, headers: HeaderMap) -> Response {
+async fn healthz(State(ops): State<Ops>, request: Request) -> Response {
     let mut tasks = ops.health.tasks();
-    if !ops.errors.are_shown(&headers) {
+    if !ops.errors.are_shown(&request) {
         for task in &mut tasks {
             task.last_error = task.last_error.take().map(|_| HIDDEN.to_owned());
             for part in &mut task.failing {
@@ -129,7 +129,7 @@ async fn healthz(State(ops): State<Ops>, headers: HeaderMap) -> Response {
     answer(green, json!({ "status": status, "tasks": tasks }))
 }
 
-async fn readyz(State(ops): State<Ops>, headers: HeaderMap) -> Response {
+async fn readyz(State(ops): State<Ops>, request: Request) -> Response {
     let Hindrances {
         not_ready,
         warnings,
@@ -137,7 +137,7 @@ async fn readyz(State(ops): State<Ops>, headers: HeaderMap) -> Response {
     let draining = ops.shutdown.draining().is_cancelled();
     let ready = !draining && not_ready.is_empty();
     let mut reasons = [not_ready, warnings].concat();
-    if !reasons.is_empty() && !ops.errors.are_shown(&headers) {
+    if !reasons.is_empty() && !ops.errors.are_shown(&request) {
         reasons = vec![HIDDEN.to_owned()];
     }
     if draining {

@@ -31,6 +31,7 @@ use super::HttpLimits;
 use super::cross_site::CrossSite;
 use super::guard::Guard;
 use super::stream::{Download, Exchange, Stream, Upload};
+use super::tls::Tls;
 use crate::metrics::Metrics;
 use crate::shutdown::Shutdown;
 
@@ -93,6 +94,8 @@ impl fmt::Debug for Routes {
 /// Serves the routes on `listener` until the shutdown, then lets open requests finish within the grace period. The listener stays
 /// open while a [`crate::shutdown::Hold`] exists.
 ///
+/// Each connection begins with the current [`Tls`]. A handshake holds a slot, for at most [`HttpLimits::header_timeout`].
+///
 /// While a client waits for a connection slot, connections older than [`HttpLimits::turn`] are closed after their current response.
 ///
 /// # Errors
@@ -103,6 +106,7 @@ impl fmt::Debug for Routes {
 pub async fn serve(
     listener: TcpListener,
     routes: Routes,
+    tls: &Tls,
     metrics: &Metrics,
     shutdown: &Shutdown,
 ) -> Result<(), io::Error> {
@@ -119,7 +123,8 @@ pub async fn serve(
             && let Some((tcp, peer)) = waiting.take()
         {
             let leave = seats.take(limits.max_connections);
-            connections.spawn(connection(tcp, peer, routes.clone(), limits, leave));
+            let (routes, tls) = (routes.clone(), tls.clone());
+            connections.spawn(connection(tcp, peer, routes, limits, tls, leave));
         }
         let turn_ends = seats.oldest().filter(|_| waiting.is_some());
         let turn_ends = turn_ends.map(|since| (since + limits.turn).max(next_round));
@@ -227,7 +232,8 @@ async fn connection(
     peer: SocketAddr,
     routes: Routes,
     limits: HttpLimits,
-    leave: oneshot::Receiver<()>,
+    tls: Tls,
+    mut leave: oneshot::Receiver<()>,
 ) {
     if let Err(error) = tcp.set_nodelay(true) {
         tracing::debug!(%peer, %error, "connection lost before its first request");
@@ -236,11 +242,26 @@ async fn connection(
     let exchange = Arc::new(Exchange::default());
     let tcp = Arc::new(tcp);
     let stream = Stream::new(tcp.clone(), exchange.clone(), limits);
+    let secured = tokio::select! {
+        biased;
+        secured = tls.secure(&tcp, stream, limits.header_timeout) => secured,
+        _ = &mut leave => return,
+    };
+    let (stream, security) = match secured {
+        Ok(secured) => secured,
+        Err(error) => {
+            tracing::debug!(%peer, %error, "no TLS");
+            return;
+        }
+    };
     let state = exchange.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let busy = exchange.begin();
         let mut request = request.map(|body| Upload::wrap(body, &exchange));
         request.extensions_mut().insert(ConnectInfo(peer));
+        if let Some(security) = &security {
+            request.extensions_mut().insert(security.clone());
+        }
         let answer = exchange.clone().scope(routes.router().oneshot(request));
         async move {
             let answer = answer.await;

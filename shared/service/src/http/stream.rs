@@ -2,7 +2,7 @@
 //!
 //! hyper has one timer for both the idle time and the head of a request; this module separates the two. hyper also closes a
 //! socket that still has unread bytes. Then the kernel sends a reset, which can overtake the response. This module discards
-//! the unread bytes first.
+//! the unread bytes first. With [TLS](super::tls), all of this applies to the encrypted bytes.
 //!
 //! A client may close its side after a request and still wait for the response. In TCP, this looks the same as a client that
 //! has left, so the route decides: [`ends_with_client`].
@@ -144,6 +144,11 @@ impl Stream {
             hurried: false,
             linger: None,
         }
+    }
+
+    /// Makes the shutdown discard what the client still sends.
+    pub(super) fn expect_more(&self) {
+        self.exchange.unread.store(true, Ordering::Relaxed);
     }
 
     fn poll_receive(

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use lisa_core::sync::Mutex;
 
-use super::StartError;
+use super::{Process, StartError};
 use crate::http::{self, Routes, Socket};
-use crate::metrics::Metrics;
 use crate::shutdown::Shutdown;
 use crate::supervise::{Health, Policy, Supervisor, SupervisorError};
 
@@ -42,18 +41,17 @@ impl Listeners {
         claims: &Claims,
         (task, address): (&str, SocketAddr),
         routes: Routes,
-        metrics: &Metrics,
-        process: &Shutdown,
+        process: &Process,
     ) -> Result<(SocketAddr, Health), StartError> {
         let listener = match self.open_at(address, claims) {
             Some(listener) => listener,
             None => {
                 let bound = Socket::bind(address).await;
                 let socket = bound.map_err(|source| StartError::Listen { address, source })?;
-                let listener = Listener::start(task, address, socket, &routes, metrics, process);
+                let listener = Listener::start(task, address, socket, &routes, process);
                 let listener = Arc::new(listener);
                 self.0.lock().push(listener.clone());
-                tracing::info!(address = %listener.address, "listening");
+                tracing::info!(address = %listener.address, tls = process.tls.is_on(), "listening");
                 listener
             }
         };
@@ -124,23 +122,23 @@ impl Listener {
         configured: SocketAddr,
         socket: Socket,
         routes: &Routes,
-        metrics: &Metrics,
-        process: &Shutdown,
+        process: &Process,
     ) -> Self {
-        let shutdown = process.of_listener();
-        let supervisor = Supervisor::new(&shutdown).counting(metrics);
+        let shutdown = process.shutdown.of_listener();
+        let supervisor = Supervisor::new(&shutdown).counting(&process.metrics);
         let address = socket.address();
         let (socket, until) = (Arc::new(socket), shutdown.clone());
         // Later, they are replaced.
         let routes = routes.separate();
-        let (served, metrics) = (routes.clone(), metrics.clone());
+        let served = routes.clone();
+        let (tls, metrics) = (process.tls.clone(), process.metrics.clone());
         supervisor.spawn(task, Policy::restart(), move |heartbeat| {
             heartbeat.unlimited();
             let (socket, routes) = (socket.clone(), served.clone());
-            let (metrics, until) = (metrics.clone(), until.clone());
+            let (tls, metrics, until) = (tls.clone(), metrics.clone(), until.clone());
             async move {
                 let listener = socket.listener().await?;
-                http::serve(listener, routes, &metrics, &until).await
+                http::serve(listener, routes, &tls, &metrics, &until).await
             }
         });
         Self {

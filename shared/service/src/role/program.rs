@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::changed_files::ChangedFiles;
 use super::listeners::Claims;
 use super::{Flags, Process, Runtime, StartError, descriptors, prepare, systemd};
-use crate::config::{Config, ConfigError, Loaded};
+use crate::config::{Config, ConfigError, Loaded, SinkSecrets};
 use crate::shutdown::Shutdown;
 use lisa_core::outage::Outage;
 use lisa_core::task;
@@ -96,7 +96,7 @@ impl Program {
         let shutdown = Shutdown::on_signals(self.config().shutdown.grace);
         let shutdown = shutdown.map_err(StartError::Signals)?;
         let mut hangups = signal(SignalKind::hangup()).map_err(StartError::Signals)?;
-        let process = Process::new(self.role, shutdown.clone());
+        let process = Process::new(self.role, shutdown.clone(), self.config())?;
         let mut files = ChangedFiles::of(&self.loaded.files);
         let (mut current, _) = Generation::start(&process, self.config(), &run, false)?;
         let mut earlier = JoinSet::new();
@@ -168,7 +168,7 @@ impl Program {
     /// Loads the configuration again. Returns `None` if nothing has changed.
     fn load(&self, cause: Cause) -> Result<Option<Loaded>, ConfigError> {
         let mut loaded = match cause {
-            Cause::Signal => self.flags.load()?,
+            Cause::Signal => self.flags.load(SinkSecrets::Required)?,
             Cause::Files => self.loaded.read_files_again()?,
         };
         (self.adjust)(&mut loaded.config);

@@ -2,33 +2,40 @@
 
 use super::*;
 
+over_both! {
+    clients_that_repeat_themselves_cannot_keep_others_out,
+    a_full_listener_keeps_its_connections_while_nobody_waits,
+    one_client_that_waits_does_not_cost_all_others_their_connections,
+    a_response_under_way_ends_before_its_place_is_free,
+    a_client_that_takes_its_response_slowly_cannot_keep_others_out,
+}
+
 const ASK: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
 const ASK_ONCE: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
 
-async fn crowded(max_connections: usize, turn: Duration) -> Server {
+async fn crowded(over: Over, max_connections: usize, turn: Duration) -> Server {
     let limits = HttpLimits {
         max_connections,
         turn,
         ..HttpLimits::default()
     };
-    Server::start(limits).await
+    over.start(limits).await
 }
 
 /// Repeats a request until the server closes the connection.
-async fn repeat(mut stream: TcpStream) {
+async fn repeat(mut stream: Wire) {
     let mut buffer = [0; 4096];
     while stream.write_all(ASK).await.is_ok() && matches!(stream.read(&mut buffer).await, Ok(1..)) {
         tokio::time::sleep(FAIR / 50).await;
     }
 }
 
-#[tokio::test]
-async fn clients_that_repeat_themselves_cannot_keep_others_out() {
-    let server = crowded(3, FAIR).await;
-    let address = server.socket.address();
+async fn clients_that_repeat_themselves_cannot_keep_others_out(over: Over) {
+    let server = crowded(over, 3, FAIR).await;
     for _ in 0..6 {
+        let client = server.client.clone();
         tokio::spawn(async move {
-            while let Ok(stream) = TcpStream::connect(address).await {
+            while let Ok(stream) = client.connect().await {
                 repeat(stream).await;
             }
         });
@@ -38,9 +45,8 @@ async fn clients_that_repeat_themselves_cannot_keep_others_out() {
     }
 }
 
-#[tokio::test]
-async fn a_full_listener_keeps_its_connections_while_nobody_waits() {
-    let server = crowded(1, SHORT).await;
+async fn a_full_listener_keeps_its_connections_while_nobody_waits(over: Over) {
+    let server = crowded(over, 1, SHORT).await;
     let mut stream = server.connect().await;
     for _ in 0..3 {
         stream.write_all(ASK).await.unwrap();
@@ -50,10 +56,9 @@ async fn a_full_listener_keeps_its_connections_while_nobody_waits() {
     }
 }
 
-#[tokio::test]
-async fn one_client_that_waits_does_not_cost_all_others_their_connections() {
+async fn one_client_that_waits_does_not_cost_all_others_their_connections(over: Over) {
     const SLOTS: usize = 50;
-    let server = crowded(SLOTS, SHORT).await;
+    let server = crowded(over, SLOTS, SHORT).await;
     let mut kept = Vec::new();
     for _ in 0..SLOTS {
         let mut stream = server.connect().await;
@@ -71,9 +76,8 @@ async fn one_client_that_waits_does_not_cost_all_others_their_connections() {
     assert!(open > SLOTS / 2, "{open} of {SLOTS} are open");
 }
 
-#[tokio::test]
-async fn a_response_under_way_ends_before_its_place_is_free() {
-    let server = crowded(1, SHORT).await;
+async fn a_response_under_way_ends_before_its_place_is_free(over: Over) {
+    let server = crowded(over, 1, SHORT).await;
     let mut first = server.connect().await;
     first
         .write_all(b"GET /stream HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -88,9 +92,8 @@ async fn a_response_under_way_ends_before_its_place_is_free() {
     assert!(rest(&mut second).await.starts_with("HTTP/1.1 200 "));
 }
 
-#[tokio::test]
-async fn a_client_that_takes_its_response_slowly_cannot_keep_others_out() {
-    let server = crowded(1, SHORT).await;
+async fn a_client_that_takes_its_response_slowly_cannot_keep_others_out(over: Over) {
+    let server = crowded(over, 1, SHORT).await;
     let mut slow = server.connect().await;
     slow.write_all(b"GET /endless HTTP/1.1\r\nhost: x\r\n\r\n")
         .await

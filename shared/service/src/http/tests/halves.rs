@@ -2,9 +2,14 @@
 
 use super::*;
 
-#[tokio::test]
-async fn a_client_that_closes_its_side_after_a_whole_request_gets_the_answer() {
-    let server = Server::start(HttpLimits::default()).await;
+over_both! {
+    a_client_that_closes_its_side_after_a_whole_request_gets_the_answer,
+    a_request_that_ends_with_its_client_ends_at_a_half_close,
+    the_end_of_a_client_that_had_an_answer_is_seen_at_once,
+}
+
+async fn a_client_that_closes_its_side_after_a_whole_request_gets_the_answer(over: Over) {
+    let server = over.start(HttpLimits::default()).await;
     let head = "POST /echo HTTP/1.1\r\nhost: x\r\n";
     for (request, answer) in [
         (format!("{head}content-length: 3\r\n\r\nabc"), "abc"),
@@ -36,13 +41,12 @@ async fn a_client_that_closes_its_side_after_a_whole_request_gets_the_answer() {
     assert!(!rest(&mut stream).await.starts_with("HTTP/1.1 200 "));
 }
 
-#[tokio::test]
-async fn a_request_that_ends_with_its_client_ends_at_a_half_close() {
+async fn a_request_that_ends_with_its_client_ends_at_a_half_close(over: Over) {
     let limits = HttpLimits {
         max_connections: 1,
         ..HttpLimits::default()
     };
-    let server = Server::start(limits).await;
+    let server = over.start(limits).await;
     let head = "POST /pull HTTP/1.1\r\nhost: x\r\ncontent-length: ";
     let mut stream = server.connect().await;
     // The bytes of a later request must not end the watch.
@@ -60,9 +64,8 @@ async fn a_request_that_ends_with_its_client_ends_at_a_half_close() {
     assert!(server.get("/healthz").await.starts_with("HTTP/1.1 200 "));
 }
 
-#[tokio::test]
-async fn the_end_of_a_client_that_had_an_answer_is_seen_at_once() {
-    let server = Server::start(HttpLimits::default()).await;
+async fn the_end_of_a_client_that_had_an_answer_is_seen_at_once(over: Over) {
+    let server = over.start(HttpLimits::default()).await;
     let head = "POST /pull HTTP/1.1\r\nhost: x\r\ncontent-length: ";
     let mut took = Vec::new();
     for _ in 0..20 {
