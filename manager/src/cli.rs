@@ -8,8 +8,6 @@ mod manager_flags;
 mod manager_url;
 mod operator;
 
-use std::path::PathBuf;
-
 use clap::CommandFactory;
 use futures_util::FutureExt;
 use lisa_service::cli::GlobalFlags;
@@ -20,7 +18,7 @@ pub use args::Cli;
 use args::{DevArgs, JobsArgs, RunArgs, Verb};
 use client::Client;
 pub use error::CliError;
-use manager_flags::{ManagerFlags, not_through_manager};
+use manager_flags::{Access, ManagerFlags, not_through_manager};
 use manager_url::ManagerUrl;
 
 use crate::combined;
@@ -44,14 +42,14 @@ impl Cli {
             Verb::Dev(args) => dev(flags, args).await?,
             Verb::Operator(verb) => {
                 let output = flags.output.clone();
-                let client = client(flags, url, through.token_file);
+                let client = client(flags, url, through.access);
                 // Boxed: the futures of Redis and of an HTTP client are deeply nested types.
                 let client = client.boxed_local().await?;
                 verb.run(&client, &output).boxed_local().await?;
             }
             Verb::Check(args) => {
                 let output = flags.output.clone();
-                let client = client(flags, url, through.token_file);
+                let client = client(flags, url, through.access);
                 let client = client.boxed_local().await;
                 return commands::check::check(client, &args, &output).await;
             }
@@ -61,8 +59,8 @@ impl Cli {
             }
             Verb::Jobs(args) => jobs(flags, through, url, args).await?,
             Verb::Message(_) if url.is_some() => return Err(not_through_manager("this verb")),
-            Verb::Message(_) if through.token_file.is_some() => return Err(token_needs_url()),
             Verb::Message(verb) => {
+                through.access.check_unused()?;
                 let timeout = flags.timeout;
                 let output = flags.output.clone();
                 let loaded = role::prepare_verb(&role_flags(flags, Unused, Unused))?;
@@ -139,10 +137,10 @@ async fn jobs(
         (Some(url), _) | (None, Some(url)) => url,
         (None, None) => {
             let loaded = role::prepare_verb(&role_flags(flags, Unused, Unused))?;
-            loaded.config.manager.listen.into()
+            ManagerUrl::of_listener(loaded.config.manager.listen, &loaded.config.http)
         }
     };
-    let manager = Client::of_manager(url, through.token_file, timeout)?;
+    let manager = Client::of_manager(url, through.access, timeout)?;
     commands::jobs::jobs(&manager, args.verb, &output).await
 }
 
@@ -150,20 +148,14 @@ async fn jobs(
 async fn client(
     flags: GlobalFlags,
     url: Option<ManagerUrl>,
-    token_file: Option<PathBuf>,
+    access: Access,
 ) -> Result<Client, CliError> {
     let timeout = flags.timeout;
     if let Some(url) = url {
-        return Client::of_manager(url, token_file, timeout);
+        return Client::of_manager(url, access, timeout);
     }
-    if token_file.is_some() {
-        return Err(token_needs_url());
-    }
+    access.check_unused()?;
     let loaded = role::prepare_verb(&role_flags(flags, Unused, Unused))?;
     let broker = role::connect(&loaded.config, timeout).await?;
     Ok(Client::over_redis(broker, loaded))
-}
-
-fn token_needs_url() -> CliError {
-    CliError::Usage("--token-file requires --url".to_owned())
 }

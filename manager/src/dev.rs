@@ -101,7 +101,8 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
     let begin = async |runtime: &Runtime, address: SocketAddr| {
         print_deliveries(runtime)?;
         let program = this_program();
-        remark(banner(address, &runtime.config.redis.url, &program));
+        let base = runtime.config.http.url(address);
+        remark(banner(&base, &runtime.config.redis.url, &program));
         if with_demo {
             demo(&producer).await;
         }
@@ -254,18 +255,18 @@ fn shell_word(typed: &Path, location: Option<&Path>) -> String {
     }
 }
 
-fn banner(address: SocketAddr, redis: &RedisUrl, program: &str) -> String {
+fn banner(base: &str, redis: &RedisUrl, program: &str) -> String {
     format!(
         "\nlisa: producer, manager and consumer in one process, on {redis}\n\n\
          Send a message that is due in five seconds:\n\n  \
          curl -d '{{\"order\": 7}}' -H 'Content-Type: application/json' -H 'Lisa-Delay: 5s' \
-         http://{address}/v1/topics/orders/messages\n\n\
+         {base}/v1/topics/orders/messages\n\n\
          Look at the messages in a browser:\n\n  \
-         http://{address}/\n\n\
+         {base}/\n\n\
          Count them:\n\n  \
          {program} stats --redis-url '{redis}'\n\n\
          Pull a message, as a worker does:\n\n  \
-         curl -d '{{\"wait\": \"30s\"}}' http://{address}/v1/topics/orders/groups/default/pull\n\n\
+         curl -d '{{\"wait\": \"30s\"}}' {base}/v1/topics/orders/groups/default/pull\n\n\
          Each message is also printed below as one line of JSON. Press Ctrl-C to stop.\n"
     )
 }
@@ -288,8 +289,7 @@ mod tests {
     #[test]
     fn the_command_for_the_counts_names_the_program_and_its_redis() {
         let redis = "unix:///tmp/r.sock".parse().unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], 7812));
-        let text = banner(address, &redis, "/x/lisa-manager");
+        let text = banner("http://127.0.0.1:7812", &redis, "/x/lisa-manager");
         let line = "/x/lisa-manager stats --redis-url 'unix:///tmp/r.sock?db=0'";
         assert!(text.contains(line), "{text}");
     }

@@ -3,7 +3,6 @@
 mod remote;
 
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::Router;
@@ -24,7 +23,7 @@ use tower::ServiceExt;
 use url::Url;
 
 use super::error::{CliError, Refusal};
-use super::manager_flags::not_through_manager;
+use super::manager_flags::{Access, not_through_manager};
 use super::manager_url::ManagerUrl;
 use crate::Manager;
 use remote::Remote;
@@ -53,13 +52,13 @@ impl Client {
     /// `timeout`.
     ///
     /// # Errors
-    /// The token or the roots of TLS cannot be read.
+    /// The token or the certificates cannot be read.
     pub(crate) fn of_manager(
         url: ManagerUrl,
-        token_file: Option<PathBuf>,
+        access: Access,
         timeout: Duration,
     ) -> Result<Self, CliError> {
-        let remote = Remote::new(url, token_file, timeout)?;
+        let remote = Remote::new(url, access, timeout)?;
         Ok(Self(Transport::Remote(remote)))
     }
 

@@ -19,9 +19,43 @@ pub(crate) struct ManagerFlags {
     /// in LISA_URL]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) url: Option<ManagerUrl>,
+    #[command(flatten)]
+    pub(crate) access: Access,
+}
+
+/// The files that a client of a manager needs.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Access {
     /// File with the token for that manager [default: the file that LISA_TOKEN_FILE names, or the token in LISA_TOKEN]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
+    /// PEM file of the certificate authorities to trust for that manager, in place of the system's [default: the file that
+    /// LISA_CA_FILE names]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// PEM file of the certificate to present to that manager [default: the file that LISA_CLIENT_CERT names]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) client_cert: Option<PathBuf>,
+    /// PEM file of the private key of that certificate [default: the file that LISA_CLIENT_KEY names]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) client_key: Option<PathBuf>,
+}
+
+impl Access {
+    /// Refuses options for a manager where none is named.
+    pub(crate) fn check_unused(&self) -> Result<(), CliError> {
+        let options = [
+            ("--token-file", &self.token_file),
+            ("--ca-file", &self.ca_file),
+            ("--client-cert", &self.client_cert),
+            ("--client-key", &self.client_key),
+        ];
+        match options.iter().find(|(_, file)| file.is_some()) {
+            Some((option, _)) => Err(CliError::Usage(format!("{option} requires --url"))),
+            None => Ok(()),
+        }
+    }
 }
 
 impl ManagerFlags {

@@ -1,9 +1,10 @@
 //! The address of a running manager, as given on the command line.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
+use lisa_service::config::HttpConfig;
 use url::{Host, Url};
 
 /// The base URL of a manager's HTTP interface, possibly with a path that a proxy adds.
@@ -42,20 +43,6 @@ impl FromStr for ManagerUrl {
     }
 }
 
-/// An unspecified address (`0.0.0.0`, `::`) stands for this machine.
-impl From<SocketAddr> for ManagerUrl {
-    fn from(listener: SocketAddr) -> Self {
-        let mut url: Url = "http://127.0.0.1".parse().expect("a constant");
-        if !listener.ip().is_unspecified() {
-            let _ = url.set_ip_host(listener.ip());
-        } else if listener.is_ipv6() {
-            let _ = url.set_host(Some("[::1]"));
-        }
-        let _ = url.set_port(Some(listener.port()));
-        Self(url)
-    }
-}
-
 impl fmt::Display for ManagerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.as_str().trim_end_matches('/'))
@@ -63,6 +50,17 @@ impl fmt::Display for ManagerUrl {
 }
 
 impl ManagerUrl {
+    /// Returns the URL of a configured listener. An unspecified address (`0.0.0.0`, `::`) stands for this machine.
+    pub(crate) fn of_listener(listener: SocketAddr, http: &HttpConfig) -> Self {
+        let ip = match listener.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        let url = http.url(SocketAddr::new(ip, listener.port()));
+        Self(url.parse().expect("a scheme and an address are a URL"))
+    }
+
     /// Returns the base of the routes in this process.
     pub(crate) fn in_process() -> Self {
         Self("http://localhost".parse().expect("a constant"))
@@ -90,6 +88,8 @@ impl ManagerUrl {
 
 #[cfg(test)]
 mod tests {
+    use lisa_service::config::Config;
+
     use super::*;
 
     #[test]
@@ -134,7 +134,8 @@ mod tests {
             ("10.0.0.1:7812", "http://10.0.0.1:7812"),
             ("[2001:db8::1]:80", "http://[2001:db8::1]"),
         ] {
-            let manager = ManagerUrl::from(listener.parse::<SocketAddr>().unwrap());
+            let http = Config::default().http;
+            let manager = ManagerUrl::of_listener(listener.parse().unwrap(), &http);
             assert_eq!(manager.to_string(), shown);
         }
     }

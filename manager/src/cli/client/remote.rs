@@ -7,14 +7,20 @@ use std::time::Duration;
 use lisa_core::secret::Secret;
 use lisa_core::small_file;
 use lisa_core::time::format_duration;
+use lisa_core::tls::{self, ClientCertificate};
 use lisa_service::http::auth::Scope;
 use lisa_service::role::StartError;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Request, StatusCode, redirect};
 
 use crate::cli::error::{CliError, Refusal};
+use crate::cli::manager_flags::Access;
 use crate::cli::manager_url::ManagerUrl;
 
+/// The environment variables that name the files of certificates, if options do not.
+const CA_FILE: &str = "LISA_CA_FILE";
+const CLIENT_CERT: &str = "LISA_CLIENT_CERT";
+const CLIENT_KEY: &str = "LISA_CLIENT_KEY";
 /// The environment variable that names a file with the token, if `--token-file` does not.
 const TOKEN_FILE: &str = "LISA_TOKEN_FILE";
 /// The environment variable that holds the token, if no file is named.
@@ -47,7 +53,7 @@ impl Remote {
     /// Creates a client. Does not connect yet. Connecting times out after `timeout`.
     pub(super) fn new(
         url: ManagerUrl,
-        token_file: Option<PathBuf>,
+        access: Access,
         timeout: Duration,
     ) -> Result<Self, CliError> {
         // The crypto provider is per process, and the first one wins.
@@ -57,17 +63,18 @@ impl Remote {
             .redirect(redirect::Policy::none())
             .no_proxy()
             .connect_timeout(timeout);
-        if !url.is_https() {
+        builder = match url.is_https() {
+            true => with_certificates(builder, &access)?,
             // A small container without root certificates can still use http.
-            builder = builder.tls_certs_only([]);
-        }
+            false => builder.tls_certs_only([]),
+        };
         let http = builder
             .build()
             .map_err(|error| StartError::Refused(format!("cannot use HTTPS: {}", chain(error))))?;
         Ok(Self {
             http,
             url,
-            token: token(token_file)?,
+            token: token(access.token_file)?,
             timeout,
         })
     }
@@ -173,9 +180,38 @@ impl Values {
     }
 }
 
+/// Returns the value of an environment variable, unless it is empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Trusts the authorities in a file, and presents a certificate, if options or the environment name them.
+fn with_certificates(
+    builder: reqwest::ClientBuilder,
+    access: &Access,
+) -> Result<reqwest::ClientBuilder, CliError> {
+    let file = |option: &Option<PathBuf>, name| {
+        let option = option.clone();
+        option.or_else(|| variable(name).map(PathBuf::from))
+    };
+    let ca = file(&access.ca_file, CA_FILE);
+    let cert = file(&access.client_cert, CLIENT_CERT);
+    let key = file(&access.client_key, CLIENT_KEY);
+    let client = match (&cert, &key) {
+        (Some(cert), Some(key)) => Some(ClientCertificate { cert, key }),
+        (None, None) if ca.is_none() => return Ok(builder),
+        (None, None) => None,
+        _ => {
+            let text = "--client-cert and --client-key must be given together";
+            return Err(CliError::Usage(text.to_owned()));
+        }
+    };
+    let config = tls::client_config(ca.as_deref(), client).map_err(StartError::Refused)?;
+    Ok(builder.tls_backend_preconfigured((*config).clone()))
+}
+
 /// Reads the token from the file, or from the environment.
 fn token(file: Option<PathBuf>) -> Result<Option<Token>, CliError> {
-    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let file = file.or_else(|| variable(TOKEN_FILE).map(PathBuf::from));
     let (token, from) = match file {
         Some(file) => {

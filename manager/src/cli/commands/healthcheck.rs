@@ -1,6 +1,7 @@
 //! `healthcheck`: asks the roles on this machine whether they are healthy, for the health check of a container.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -9,6 +10,7 @@ use reqwest::redirect::Policy;
 
 use super::print;
 use crate::cli::error::CliError;
+use crate::cli::manager_url::ManagerUrl;
 
 /// The time limit for an answer: less than the 5 s that containers usually give a health check.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -23,24 +25,28 @@ pub(crate) async fn healthcheck(config: &Config) -> Result<(), CliError> {
         ("manager", config.manager.listen),
         ("consumer", config.consumer.listen),
     ];
-    // The builder requires a provider, although no request uses TLS.
+    let listeners =
+        roles.map(|(role, listen)| (role, ManagerUrl::of_listener(listen, &config.http)));
+    // The builder requires a provider, although no request may use TLS.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let http = reqwest::Client::builder()
         .tls_certs_only([])
+        // The certificate has the names that other machines use. The request has no secret, and goes to this machine.
+        .tls_danger_accept_invalid_certs(true)
         .redirect(Policy::none())
         .no_proxy()
         .timeout(LIMIT)
         .build()
         .map_err(|error| CliError::Failed(format!("cannot set up the HTTP client: {error}")))?;
-    let asked = roles.map(|(role, listen)| {
-        let (http, address) = (http.clone(), reachable(listen));
+    let asked = listeners.clone().map(|(role, listener)| {
+        let http = http.clone();
         async move {
-            let health = match http.get(format!("http://{address}/healthz")).send().await {
+            let health = match http.get(format!("{listener}/healthz")).send().await {
                 Ok(answer) if answer.status().is_success() => Ok("healthy".to_owned()),
-                Ok(answer) => Err(format!("{address}/healthz answers {}", answer.status())),
-                Err(error) if error.is_connect() => return None,
+                Ok(answer) => Err(format!("{listener}/healthz answers {}", answer.status())),
+                Err(error) if refuses(&error) => return None,
                 Err(error) if error.is_timeout() => Err(format!("no answer within {LIMIT:?}")),
-                Err(error) => Err(format!("cannot ask {address}: {error}")),
+                Err(error) => Err(format!("cannot ask {listener}: {error}")),
             };
             Some((role, health))
         }
@@ -57,7 +63,7 @@ pub(crate) async fn healthcheck(config: &Config) -> Result<(), CliError> {
     };
     match (answers.is_empty(), lines(false)) {
         (true, _) => {
-            let addresses = roles.map(|(role, listen)| format!("{role} at {}", reachable(listen)));
+            let addresses = listeners.map(|(role, listener)| format!("{role} at {listener}"));
             let addresses = addresses.join(", ");
             Err(CliError::Failed(format!("no role runs here: {addresses}")))
         }
@@ -66,12 +72,15 @@ pub(crate) async fn healthcheck(config: &Config) -> Result<(), CliError> {
     }
 }
 
-/// Returns the address of a listener as seen from its own machine.
-fn reachable(listen: SocketAddr) -> SocketAddr {
-    let ip: IpAddr = match listen.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, listen.port())
+/// Returns whether nothing listens at an address.
+fn refuses(error: &reqwest::Error) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let error_of_system = error.downcast_ref::<io::Error>();
+        if error_of_system.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
