@@ -59,8 +59,28 @@ def normal(one):
     return one
 
 
+def named(name):
+    return {(one["kind"], one["metadata"]["name"]): one for one in map(normal, objects(name))}
+
+
+def tls():
+    manifests, chart = named("tls-manifests"), named("tls-chart")
+    check(manifests == chart, "with TLS, the chart differs from the manifests")
+    roles = [one["spec"]["template"]["spec"]["containers"][0] for (kind, _), one in chart.items() if kind == "Deployment"]
+    schemes = {container[probe]["httpGet"].get("scheme") for container in roles for probe in ("livenessProbe", "readinessProbe")}
+    check(len(roles) == 3 and schemes == {"HTTPS"}, f"schemes of the probes: {schemes}")
+    found = named("tls-all")
+    variables = {variable["name"] for variable in found["Deployment", "lisa-manager"]["spec"]["template"]["spec"]["containers"][0]["env"]}
+    check("LISA_HTTP__TLS__CLIENT_CA_FILE" in variables, f"variables: {variables}")
+    endpoint = found["ServiceMonitor", "lisa"]["spec"]["endpoints"][0]
+    check((endpoint["scheme"], endpoint["tlsConfig"]) == ("https", {"serverName": "lisa"}), f"endpoint: {endpoint}")
+    trigger = found["ScaledObject", "lisa-consumer"]["spec"]["triggers"][0]["metadata"]
+    check(trigger["url"].startswith("https://"), "the URL for KEDA")
+    print("ok: with TLS, in the chart as in the manifests")
+
+
 def compare():
-    manifests, chart = ({(one["kind"], one["metadata"]["name"]): one for one in map(normal, objects(name))} for name in ("manifests", "chart"))
+    manifests, chart = named("manifests"), named("chart")
     check(manifests.keys() == chart.keys(), f"only in one of both: {manifests.keys() ^ chart.keys()}")
     # KEDA sets the number of consumers. The chart leaves it out then; with manifests, KEDA overrides it.
     chart["Deployment", "lisa-consumer"]["spec"]["replicas"] = 2
@@ -97,6 +117,7 @@ else:
     version = re.search(r'^version = "(.*)"$', (repository / "Cargo.toml").read_text(), re.M)[1]
     manifests = compare()
     others()
+    tls()
     for role in "producer", "manager", "consumer":
         pod = manifests["Deployment", f"lisa-{role}"]["spec"]["template"]["spec"]
         restricted(pod, role)

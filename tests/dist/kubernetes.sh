@@ -39,8 +39,18 @@ helm template shop "$chart" --namespace shop --set manager.replicas=3 --set imag
 # A key that the chart sets as well would be there twice.
 if helm template shop "$chart" --set-json 'consumer.pod={"volumes":[]}' >"$work/pod.log" 2>&1; then fail "pod may have any key"; fi
 grep -q 'consumer.pod.volumes: the chart sets it' "$work/pod.log" || fail "no reason for the refusal of pod.volumes"
+# With TLS.
+mkdir "$work/tls"
+cat >"$work/tls/kustomization.yaml" <<END
+resources: [$(realpath --relative-to "$work/tls" "$kubernetes/base")]
+components: [$(realpath --relative-to "$work/tls" "$kubernetes/tls")]
+END
+kubectl kustomize --load-restrictor LoadRestrictionsNone "$work/tls" >"$work/tls-manifests.yaml"
+helm template lisa "$chart" --namespace default --set tls.secret=lisa-tls >"$work/tls-chart.yaml"
+helm template lisa "$chart" --set tls.secret=lisa-tls --set tls.clients=true --set keda.enabled=true --set serviceMonitor.enabled=true \
+  --set-json 'serviceMonitor.tlsConfig={"serverName":"lisa"}' >"$work/tls-all.yaml"
 for version in 1.30.0 1.37.0; do
-  for file in manifests chart other; do
+  for file in manifests chart other tls-manifests tls-chart tls-all; do
     kubernetes-validate --strict --quiet --no-warn --kubernetes-version "$version" "$work/$file.yaml" || fail "$file is not valid for Kubernetes $version"
   done
   ok "valid for Kubernetes $version"

@@ -6,6 +6,10 @@
 {{ .Values.secret | default (include "lisa.name" .) }}
 {{- end }}
 
+{{- define "lisa.scheme" -}}
+{{ ternary "https" "http" (ne .Values.tls.secret "") }}
+{{- end }}
+
 {{- define "lisa.selector" -}}
 app.kubernetes.io/name: lisa
 app.kubernetes.io/instance: {{ .Release.Name }}
