@@ -198,6 +198,7 @@ fn record_all(metrics: &Metrics) {
     metrics.pulls_waiting(t, g, 1);
     metrics.pulled(t, g, 1);
     metrics.sqs_request("SendMessage", "ok");
+    metrics.certificate_expires(Some(1));
     metrics.source_up("delayed", true);
     metrics.source_message("delayed", "accepted");
     metrics.reclaimed(t, g, "retry", 1);

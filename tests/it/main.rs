@@ -10,6 +10,7 @@ mod examples;
 mod faults;
 mod harness;
 mod hostile;
+mod listener_tls;
 mod manager;
 mod model;
 mod mutants;

@@ -1,8 +1,9 @@
 //! A small HTTP client for the roles' listeners: one line per request, and the whole reply as its result.
 
+use crate::tls::{Authority, Identity};
 use crate::{SOON, eventually};
 use reqwest::header::HeaderMap;
-use reqwest::{Client, Method, RequestBuilder};
+use reqwest::{Certificate, Client, ClientBuilder, Method, RequestBuilder, redirect};
 use serde_json::Value;
 use std::sync::Once;
 use std::time::Duration;
@@ -60,14 +61,39 @@ impl Reply {
 impl Api {
     /// A client of the listener on this loopback port.
     pub fn new(port: u16) -> Self {
+        Self::with("http", port, |builder| builder)
+    }
+
+    /// A client of the listener with TLS on this loopback port. It trusts only this authority, presents this certificate,
+    /// and follows no redirects.
+    ///
+    /// # Panics
+    /// Panics if the certificates are not PEM.
+    pub fn over_tls(port: u16, authority: &Authority, identity: Option<&Identity>) -> Self {
+        Self::with("https", port, |builder| {
+            let trusted = Certificate::from_pem(authority.pem().as_bytes());
+            let builder = builder.redirect(redirect::Policy::none());
+            let builder = builder.tls_certs_only([trusted.expect("a certificate")]);
+            match identity {
+                Some(identity) => {
+                    let pem = [&*identity.key, &identity.cert].concat();
+                    let identity = reqwest::Identity::from_pem(pem.as_bytes());
+                    builder.identity(identity.expect("a certificate with its key"))
+                }
+                None => builder,
+            }
+        })
+    }
+
+    fn with(scheme: &str, port: u16, set: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Self {
         static PROVIDER: Once = Once::new();
         PROVIDER.call_once(|| {
             // It fails only if the code under test has installed one before; then that one serves.
             let _ = rustls::crypto::ring::default_provider().install_default();
         });
-        let client = Client::builder().timeout(PATIENCE).no_proxy().build();
+        let client = set(Client::builder().timeout(PATIENCE).no_proxy()).build();
         Self {
-            base: format!("http://{}", crate::port::loopback(port)),
+            base: format!("{scheme}://{}", crate::port::loopback(port)),
             token: None,
             client: client.expect("the HTTP client is built"),
         }
@@ -75,7 +101,14 @@ impl Api {
 
     /// The host and port of the listener.
     pub fn address(&self) -> &str {
-        self.base.trim_start_matches("http://")
+        self.base
+            .split_once("://")
+            .map_or("", |(_, address)| address)
+    }
+
+    /// The URL of the listener, without a path.
+    pub fn url(&self) -> &str {
+        &self.base
     }
 
     /// Sends this bearer token with each request.
@@ -147,6 +180,15 @@ impl Api {
     /// Sends a request without judging the reply: `None` when no listener answers. For waiting until a role is up.
     pub async fn try_get(&self, path: &str) -> Option<Reply> {
         try_reply(self.request(Method::GET, path)).await.ok()
+    }
+
+    /// Gets a path without an answer, and returns the reason.
+    ///
+    /// # Panics
+    /// Panics if there is an answer.
+    pub async fn refused(&self, path: &str) -> String {
+        let reply = try_reply(self.request(Method::GET, path)).await;
+        format!("{:?}", reply.expect_err("no answer"))
     }
 
     /// Builds any other request.

@@ -2,7 +2,7 @@
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, date_time_ymd,
+    KeyUsagePurpose, SanType, date_time_ymd,
 };
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -47,18 +47,28 @@ impl Authority {
 
     /// Makes the certificate of a server on `127.0.0.1`.
     pub fn server(&self) -> Identity {
-        let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).expect(GOOD);
-        // Nodes of a cluster and replicas are clients of each other.
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
+        self.sign(server())
+    }
+
+    /// Makes the certificate of a server on `127.0.0.1` that expires at the begin of this year.
+    pub fn server_until(&self, year: i32) -> Identity {
+        let mut params = server();
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(year, 1, 1);
         self.sign(params)
     }
 
     /// Makes the certificate of a client.
     pub fn client(&self) -> Identity {
         self.sign(client())
+    }
+
+    /// Makes the certificate of a client with this DNS name.
+    pub fn client_named(&self, name: &str) -> Identity {
+        let name = name.try_into().expect(GOOD);
+        let mut params = client();
+        params.subject_alt_names.push(SanType::DnsName(name));
+        self.sign(params)
     }
 
     /// Makes the certificate of a client that was good for a year, long ago.
@@ -88,6 +98,16 @@ impl Default for Authority {
 fn named(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
+    params
+}
+
+fn server() -> CertificateParams {
+    let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).expect(GOOD);
+    // Nodes of a cluster and replicas are clients of each other.
+    params.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
     params
 }
 
