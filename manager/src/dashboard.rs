@@ -9,8 +9,10 @@ mod actions;
 mod assets;
 mod back;
 mod cache;
+mod chart;
 mod cookies;
 mod doctor;
+mod document;
 mod ended_sessions;
 mod find;
 mod forecast;
@@ -35,23 +37,17 @@ mod topic;
 mod workers;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{ConnectInfo, Request, State as With};
-use axum::http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
-    HOST, HeaderName, IF_NONE_MATCH, REFERRER_POLICY, SET_COOKIE, VARY,
-};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::http::header::{HOST, HeaderName, SET_COOKIE};
+use axum::http::{HeaderValue, Method};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use lisa_core::broker::{Broker, BrokerError, TopicHandle, TopicStats};
 use lisa_core::sync::Mutex;
 use lisa_core::time::UnixMs;
@@ -64,7 +60,6 @@ use lisa_service::http::body::BodyLimits;
 use lisa_service::http::client::Client;
 use lisa_service::http::tls::is_secure;
 use lisa_service::http::{CrossSite, ProblemCode, Reads, Unread};
-use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use url::form_urlencoded::byte_serialize;
 
@@ -76,10 +71,13 @@ use crate::operations::error_groups::ErrorGroups;
 use crate::operations::forecast::ForecastView;
 use crate::operations::history::HistoryView;
 use crate::operations::newest_counts::{NewestCounts, TOO_OLD, newest_counts};
+use crate::operations::rates::Rates;
+use crate::operations::topics::AllTopicsError;
 use crate::operations::workers::WorkersList;
 use actions::MessageVerb;
 use cache::{Cached, CachedBy, Queries, Reading};
 use cookies::{cookie, session_names};
+use document::{document, with_headers};
 use ended_sessions::EndedSessions;
 use page::{Choices, Context, Failure, Page, see_other};
 pub(crate) use session::KeyError;
@@ -97,15 +95,16 @@ const FRESH_ERRORS: Duration = Duration::from_secs(30);
 const FRESH_FORECAST: Duration = Duration::from_secs(10);
 /// The time for which all viewers see the same history.
 const FRESH_HISTORY: Duration = Duration::from_secs(10);
+/// The time over which rates are taken: long enough for slow topics, short enough to be called present.
+const RATE_WINDOW: Duration = Duration::from_secs(20);
+/// The longest time between two counts that make a rate. Nobody looked for longer.
+const RATE_LONGEST: Duration = Duration::from_mins(1);
 /// The topics whose own counts are kept.
 const MOST_TOPICS: usize = 256;
 /// The time for reading all topics, shorter than the deadline of a page, so that those that answered are shown.
 const ALL_WITHIN: Duration = Duration::from_millis(1500);
 /// A header of requests that the script makes, which do not prolong a session.
 const IS_REFRESH: HeaderName = HeaderName::from_static("lisa-refresh");
-
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
-                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
 /// The parts of a manager that the pages need.
 pub(crate) struct Parts {
@@ -141,11 +140,14 @@ struct Inner {
     /// The topics that an action changed, each with the time after which it must be counted.
     acted_on: Mutex<BTreeMap<Topic, UnixMs>>,
     topics: CachedBy<Topic, TopicStats>,
+    /// The rates, from the counts that pages have read.
+    rates: Mutex<Rates>,
     workers: Cached<WorkersList>,
     errors: CachedBy<(Topic, Group), ErrorGroups>,
     /// By topic, period and time zone.
     forecasts: CachedBy<(Option<Topic>, u64, String), ForecastView>,
-    histories: CachedBy<(Option<Topic>, u64), HistoryView>,
+    /// By topic, period and time zone.
+    histories: CachedBy<(Option<Topic>, u64, String), HistoryView>,
 }
 
 /// Returns the routes of the pages, at `/` and, if there is one, below the base path.
@@ -177,6 +179,7 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
         all: Cached::new(FRESH),
         acted_on: Mutex::default(),
         topics: CachedBy::new(MOST_TOPICS, FRESH),
+        rates: Mutex::new(Rates::new(RATE_WINDOW, RATE_LONGEST)),
         workers: Cached::new(FRESH_WORKERS),
         errors: CachedBy::new(MOST_TOPICS, FRESH_ERRORS),
         forecasts: CachedBy::new(MOST_TOPICS, FRESH_FORECAST),
@@ -287,14 +290,22 @@ impl Dashboard {
     /// Returns the newest counts of all topics.
     async fn counts(&self) -> Reading<NewestCounts> {
         let acted_on = |topic: &Topic| self.0.acted_on.lock().get(topic).copied();
-        let read = async || newest_counts(self.broker(), ALL_WITHIN, acted_on).await;
+        let read = async || {
+            let counts = newest_counts(self.broker(), ALL_WITHIN, acted_on).await?;
+            self.0.rates.lock().note_all(&counts);
+            Ok::<_, AllTopicsError>(counts)
+        };
         self.0.all.get(&self.0.queries, read).await
     }
 
     /// Returns the counts of a topic.
     async fn stats_of(&self, topic: &TopicHandle) -> Reading<TopicStats> {
         let cached = self.0.topics.of(topic.name().clone());
-        let read = async || self.broker().stats(topic).await;
+        let read = async || {
+            let (stats, at) = self.broker().stats_at(topic).await?;
+            self.0.rates.lock().note(&stats, at);
+            Ok::<_, BrokerError>(stats)
+        };
         cached.get(&self.0.queries, read).await
     }
 
@@ -495,95 +506,9 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
     with_headers(response)
 }
 
-/// Returns a document; nothing but its tag if the browser has it already.
-fn document(headers: &HeaderMap, status: StatusCode, text: String) -> Response {
-    let hash: [u8; 32] = Sha256::digest(text.as_bytes()).into();
-    let tag: String = hash[..12]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    // Weak: the same for both encodings.
-    let tag = format!("W/\"{tag}\"");
-    let has = headers
-        .get(IF_NONE_MATCH)
-        .is_some_and(|have| have.as_bytes() == tag.as_bytes());
-    if has && status == StatusCode::OK {
-        return (StatusCode::NOT_MODIFIED, [(ETAG, tag)]).into_response();
-    }
-    let kind = [
-        (CONTENT_TYPE, "text/html; charset=utf-8"),
-        (VARY, "accept-encoding"),
-    ];
-    let mut response = (status, kind, [(ETAG, tag)]).into_response();
-    let packed = takes_gzip(headers).then(|| gzip(text.as_bytes(), Compression::fast()));
-    *response.body_mut() = match packed {
-        Some(Ok(packed)) => {
-            let headers = response.headers_mut();
-            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            packed.into()
-        }
-        _ => text.into(),
-    };
-    response
-}
-
-/// Returns true if the client takes gzip, and does not refuse it with a weight of zero.
-fn takes_gzip(headers: &HeaderMap) -> bool {
-    let lines = headers.get_all(ACCEPT_ENCODING).iter();
-    let all = lines.filter_map(|line| line.to_str().ok());
-    all.flat_map(|line| line.split(',')).any(|one| {
-        let (name, weight) = one.split_once(';').unwrap_or((one, ""));
-        let weight = weight.trim().strip_prefix("q=").unwrap_or("1");
-        name.trim().eq_ignore_ascii_case("gzip") && weight.parse().is_ok_and(|q: f32| q > 0.0)
-    })
-}
-
-fn gzip(text: &[u8], level: Compression) -> std::io::Result<Vec<u8>> {
-    let mut packer = GzEncoder::new(Vec::new(), level);
-    packer.write_all(text)?;
-    packer.finish()
-}
-
-fn with_headers(mut response: Response) -> Response {
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
-    headers.insert(REFERRER_POLICY, HeaderValue::from_static("same-origin"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // The framework's own errors have no page, and must not be taken for one.
-    response
-}
-
 /// Returns the address of a client.
 fn peer(request: Option<&ConnectInfo<SocketAddr>>) -> IpAddr {
     request.map_or(IpAddr::from([0, 0, 0, 0]), |peer| {
         peer.0.ip().to_canonical()
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_packed_page_is_the_page() {
-        let text = "<p>ä</p>".repeat(1000);
-        let packed = gzip(text.as_bytes(), Compression::fast()).unwrap();
-        let unpacked = std::io::read_to_string(flate2::read::GzDecoder::new(&*packed));
-        assert_eq!(unpacked.unwrap(), text);
-    }
-
-    #[test]
-    fn gzip_is_used_only_where_it_is_taken() {
-        for (line, expected) in [
-            ("gzip, deflate, br", true),
-            ("br;q=1.0, GZIP;q=0.5", true),
-            ("gzip;q=0", false),
-            ("gzip;q=x", false),
-            ("identity", false),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(line));
-            assert_eq!(takes_gzip(&headers), expected, "{line}");
-        }
-    }
 }

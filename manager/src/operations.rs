@@ -16,6 +16,7 @@ pub(crate) mod history;
 pub(crate) mod messages;
 pub(crate) mod newest_counts;
 pub(crate) mod parked_keys;
+pub(crate) mod rates;
 pub(crate) mod round_step;
 pub(crate) mod snapshot;
 pub(crate) mod topics;

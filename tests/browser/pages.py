@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
@@ -30,6 +31,14 @@ CUT = """
 const right = (element) => element.getBoundingClientRect().right;
 return [...document.querySelectorAll(".table-box tbody :is(td, th, td *, th *)")]
   .filter((element) => right(element) > right(element.parentElement.closest("td, th, .table-box")) + 1).map((element) => element.outerHTML);
+"""
+# The values that a chart shows, those of the same step in its table, and what a screen reader says.
+READING = """
+const reading = document.querySelector(".reading:not([hidden])");
+if (!reading) return null;
+const row = document.querySelector(`.chart tr[data-step="${reading.querySelector("strong").textContent}"]`);
+const texts = (all) => [...all].map((one) => one.textContent);
+return [texts(reading.querySelectorAll("b")), texts(row.cells).slice(1), reading.closest(".chart").querySelector(".cursor").ariaValueText];
 """
 HOSTILE = "<img src=x onerror=alert(1)>\u202e"
 PAGES = [
@@ -139,6 +148,77 @@ def waits(browser, look):
     return wait.until(lambda _: look())
 
 
+def redis(*words):
+    """Sends a command to the Redis of the relay, and returns the first line of the reply."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(os.environ["REDIS_SOCKET"])
+        words = [str(word).encode() for word in words]
+        connection.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words))
+        reply = connection.recv(65536).split(b"\r\n", 1)[0].decode()
+        assert not reply.startswith("-"), reply
+        return reply
+
+
+def record():
+    """Records a history of all topics: messages, failures, and a gap."""
+    minute = 60_000
+    now = int(time.time() * 1000) // minute * minute
+    series = "lisa:v1:{registry}:series"
+    redis("DEL", series)
+    sent = 0
+    for back in range(40, 0, -1):
+        sent += 100 + back
+        failed = max(0, 5 * (20 - back))
+        if back not in (30, 31):
+            # The number of topics, those that are missing, four counters, seven counts, and lateness by bucket.
+            counts = [2, 1, 0, sent, 2 * sent, failed, failed // 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 * sent]
+            redis("XADD", series, f"{now - back * minute}-0", "s", " ".join(map(str, counts)))
+
+
+def charts(theme):
+    """Checks that the charts show their values at the pointer, for the keyboard, to screen readers and without the script."""
+    browser = open_browser(theme, 1280)
+    record()
+    visible = lambda: [box for box in browser.find_elements(By.CSS_SELECTOR, ".reading") if box.is_displayed()]
+    for page in ["/?history=3600", "/forecast"]:
+        wrong = look(browser, page)
+        assert not wrong, wrong
+        waits(browser, lambda: browser.find_elements(By.CSS_SELECTOR, ".chart .plot"))
+        for number, plot in enumerate(browser.find_elements(By.CSS_SELECTOR, ".chart .plot")):
+            browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
+            ActionChains(browser).move_to_element(plot).perform()
+            values, cells, _ = waits(browser, lambda: browser.execute_script(READING))
+            assert values == cells and len(values) > 1, f"{page} {number}: {values} {cells}"
+        title = browser.find_element(By.TAG_NAME, "h1")
+        browser.execute_script("window.scrollTo(0, 0)")
+        ActionChains(browser).move_to_element(title).perform()
+        waits(browser, lambda: not visible())
+        cursor = browser.find_element(By.CSS_SELECTOR, ".chart .cursor")
+        browser.execute_script("arguments[0].focus()", cursor)
+        said = lambda: cursor.get_attribute("aria-valuetext")
+        cursor.send_keys(Keys.HOME)
+        first = waits(browser, said)
+        cursor.send_keys(Keys.ARROW_RIGHT)
+        waits(browser, lambda: said() != first)
+        values, _, second = browser.execute_script(READING)
+        assert all(f" {value}" in second for value in values), f"{second}: {values}"
+        seen = browser.find_element(By.ID, "live-text").text
+        waits(browser, lambda: browser.find_element(By.ID, "live-text").text != seen)
+        assert visible() and browser.switch_to.active_element == cursor, "a refresh took the reading away"
+        cursor.send_keys(Keys.ESCAPE)
+        waits(browser, lambda: not visible())
+    for kind in ["sent", "acked", "retried", "garbage", "typical", "slow", "oldest"]:
+        browser.get(URL + "/?history=3600")
+        assert browser.find_elements(By.CSS_SELECTOR, f".plot path.is-{kind}:not([d=''])"), f"{kind} is not drawn"
+    logged = browser.get_log("browser")
+    assert not logged, logged
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    browser.get(URL + "/?history=3600")
+    assert browser.find_element(By.CSS_SELECTOR, ".plot").is_displayed(), "there is no chart without the script"
+    assert not browser.find_element(By.CSS_SELECTOR, ".cursor").is_displayed(), "what needs the script is shown without it"
+    browser.quit()
+
+
 def first_topic():
     """Checks that a page opened before there is a topic shows the first one. Fills the relay."""
     browser = open_browser("light", 1280)
@@ -154,10 +234,10 @@ def outage(browser):
     browser.get(URL + "/")
     dot = lambda: browser.find_element(By.CSS_SELECTOR, ".dot").value_of_css_property("background-color")
     green = dot()
-    redis = socket.socket(socket.AF_UNIX)
-    redis.connect(os.environ["REDIS_SOCKET"])
-    redis.sendall(b"INFO server\r\n")
-    process = int(re.search(rb"process_id:(\d+)", redis.recv(65536)).group(1))
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(os.environ["REDIS_SOCKET"])
+    connection.sendall(b"INFO server\r\n")
+    process = int(re.search(rb"process_id:(\d+)", connection.recv(65536)).group(1))
     os.kill(process, signal.SIGSTOP)
     try:
         waits(browser, lambda: "did not answer" in browser.find_element(By.CSS_SELECTOR, "#stale .stale").text)
@@ -254,6 +334,9 @@ def main():
                 failed += bool(wrong)
                 print(f"{theme} {width} {page}: {wrong or 'ok'}")
             browser.quit()
+    for theme in ["light"] if IS_QUICK else ["light", "dark"]:
+        charts(theme)
+        print(f"{theme}: charts: ok")
     if not IS_QUICK:
         browser = open_browser("light", 1280)
         refresh(browser)

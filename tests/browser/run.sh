@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Opens the dashboard of `lisa-manager dev` in Chromium: accessibility of each page in both themes and two widths (axe-core), no
-# message in the console, no violation of the content security policy, and what pages do while they refresh.
+# message in the console, no violation of the content security policy, what charts show at the pointer and for the keyboard, and
+# what pages do while they refresh.
 # Installs Chromium and its driver with the system's package manager if there is none, and axe-core from npm into the cache. Where
 # that fails, the checks are skipped and reported, but with CI set they fail.
 # With --quick it opens five pages in one theme, and takes less than half a minute.

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use flate2::Compression;
 use sha2::{Digest, Sha256};
 
-use super::{gzip, takes_gzip};
+use super::document::{gzip, takes_gzip};
 
 /// A file with its name, which includes the hash.
 pub(super) struct Asset {
@@ -53,6 +53,7 @@ macro_rules! asset {
 
 asset!(CSS, "app", "css", "text/css; charset=utf-8");
 asset!(JS, "app", "js", "text/javascript; charset=utf-8");
+asset!(CHARTS, "charts", "js", "text/javascript; charset=utf-8");
 asset!(
     MORPH,
     "idiomorph.min",
@@ -63,7 +64,7 @@ asset!(ICON, "icon", "svg", "image/svg+xml");
 
 /// Serves a file, which browsers may keep for a year.
 pub(super) async fn serve(Path(name): Path<String>, headers: HeaderMap) -> Response {
-    let all = [&*CSS, &*JS, &*MORPH, &*ICON];
+    let all = [&*CSS, &*JS, &*CHARTS, &*MORPH, &*ICON];
     let Some(asset) = all.into_iter().find(|asset| asset.name == name) else {
         return (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "text/html")], "").into_response();
     };

@@ -1,24 +1,23 @@
-//! When messages become due: a bar for each step, with the same numbers in a table. Steps, axis and tooltips are in the time
-//! zone of the viewer.
+//! When messages become due, and when schedules send. Steps and axis are in the time zone of the viewer.
 
 use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::{RawQuery, State as With};
-use lisa_core::time::{UnixMs, format_duration, millis};
-use lisa_core::topic::Topic;
+use lisa_core::time::{UnixMs, format_duration};
+use lisa_core::topic::{ScheduleName, Topic};
 use lisa_service::http::ProblemCode;
 use maud::{Markup, html};
 
 use super::Dashboard;
+use super::chart::{Chart, Panel, Role, Series, Unit};
 use super::form::Fields;
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{
-    Commands, Level, count, empty, exact, relative_text, sign, staleness, tag, tile,
+    Commands, Level, count, empty, exact, relative_text, rest, sign, staleness, tag, tile,
 };
 use super::text::{counted, grouped, messages, part, span, visible};
-use crate::operations::forecast::{ForecastView, Peak, Period, Step, forecast};
-use crate::operations::round_step::round_step;
+use crate::operations::forecast::{ForecastView, NextTime, Peak, Period, forecast};
 
 /// The periods to choose from: label and seconds.
 const PERIODS: [(&str, u64); 4] = [
@@ -29,11 +28,8 @@ const PERIODS: [(&str, u64); 4] = [
 ];
 /// The shortest step: a forecast makes steps longer until they are few enough.
 const STEP: Duration = Duration::from_secs(1);
-/// The largest number of labels on the axis, besides one more at its start.
-const TICKS: u64 = 8;
-/// The height of the chart, and the width of a step in it.
-const HEIGHT: u64 = 180;
-const WIDTH: usize = 20;
+/// The most schedules that are listed.
+const MOST_SCHEDULES: usize = 50;
 
 pub(super) async fn show(
     With(dashboard): With<Dashboard>,
@@ -104,49 +100,107 @@ fn commands(context: &Context, topic: Option<&Topic>, within: Duration) -> Marku
         .render("forecast-commands")
 }
 
-/// Formats a time in the time zone of the viewer.
-fn shown(context: &Context, at: &str, format: &str) -> String {
-    match at.parse() {
-        Ok(at) => context.zone.format(at, format),
-        Err(_) => at.to_owned(),
-    }
-}
-
 fn length(peak: &Peak) -> String {
     let ms = |at: &str| at.parse::<UnixMs>().map_or(0, UnixMs::get);
     span(ms(&peak.to).saturating_sub(ms(&peak.from)))
 }
 
-/// Returns the labels of the axis, each with its position in percent of the width. They are at steps that start at round times.
-fn ticks(context: &Context, view: &ForecastView) -> Vec<(usize, String)> {
-    let ends = view.steps.first().zip(view.steps.last());
-    let ends = ends.map(|(first, last)| (first.from.parse(), last.to.parse()));
-    let Some((Ok(from), Ok(to))) = ends else {
-        return Vec::new();
+/// Returns the chart of what becomes due. Waiting messages count once, and those in retry once for each group.
+fn chart<'a>(context: &'a Context, view: &ForecastView) -> Chart<'a> {
+    let time = |at: &str| at.parse::<UnixMs>().unwrap_or_default();
+    let last = view.steps.last().map(|step| &*step.to);
+    let ends = view.steps.iter().map(|step| &*step.from).chain(last);
+    let series = |label, role, counts: &[u64]| Series {
+        label,
+        role,
+        values: counts.iter().copied().map(Some).collect(),
     };
-    let every = round_step(millis(UnixMs::since(to, from)) / TICKS);
-    let tick = |(index, step): (usize, &Step)| {
-        let at = step.from.parse::<UnixMs>().ok()?;
-        let before = UnixMs::new(at.get().saturating_sub(1));
-        let is_tick = context.zone.next_multiple(every, before) == at;
-        let label = match &*context.zone.format(at, "%H:%M") {
-            "00:00" => context.zone.format(at, "%b %-d"),
-            time => time.to_owned(),
-        };
-        is_tick.then(|| (index * 100 / view.steps.len(), label))
-    };
-    view.steps.iter().enumerate().filter_map(tick).collect()
+    let step = span(view.step_ms);
+    Chart {
+        id: "forecast",
+        title: "Messages by due time".to_owned(),
+        note: html! {
+            "Numbers: all in this period. Steps of " (step) "; the first may be shorter."
+            @if view.peak.is_some() { " Dashed line: the peak." }
+            " Times are in " (context.zone) "."
+        },
+        ends: ends.map(time).collect(),
+        is_running: false,
+        panels: vec![Panel {
+            title: "Due",
+            unit_text: format!("messages per {step}"),
+            unit: Unit::Count,
+            series: vec![
+                series("waiting", Role::Sent, &view.total.waiting),
+                series("retry", Role::Retried, &view.total.retry),
+            ],
+        }],
+        mark: view.peak.as_ref().map(|peak| time(&peak.from)),
+        zone: &context.zone,
+    }
+}
+
+/// The times of one schedule in the period.
+#[derive(Debug, PartialEq, Eq)]
+struct Fires<'v> {
+    schedule: &'v ScheduleName,
+    topic: &'v Topic,
+    /// The first two times.
+    next: &'v str,
+    then: Option<&'v str>,
+    count: u64,
+}
+
+/// Returns one row for each schedule, in the order of their next times.
+fn fires(times: &[NextTime]) -> Vec<Fires<'_>> {
+    let mut all: Vec<Fires<'_>> = Vec::new();
+    for time in times {
+        match all
+            .iter_mut()
+            .find(|fires| *fires.schedule == time.schedule)
+        {
+            Some(fires) => {
+                fires.then.get_or_insert(&time.at);
+                fires.count += 1;
+            }
+            None => all.push(Fires {
+                schedule: &time.schedule,
+                topic: &time.topic,
+                next: &time.at,
+                then: None,
+                count: 1,
+            }),
+        }
+    }
+    all
+}
+
+fn schedules(context: &Context, view: &ForecastView) -> Markup {
+    let fires = fires(&view.recurring);
+    let at_least = |fires: &Fires<'_>| view.may_have_more(fires.count);
+    html! {
+        section aria-labelledby="recurring" { h2 #recurring { "Schedules in this period " span.badge { (fires.len()) } }
+            div.table-box { table.rows {
+                caption.hidden { "Schedules, those with the next time first" }
+                thead { tr { th scope="col" { "Schedule" } th scope="col" { "Topic" } th scope="col" { "Next" } th scope="col" { "Then" } th.n scope="col" { "Times in this period" } } }
+                tbody { @for fires in fires.iter().take(MOST_SCHEDULES) { tr {
+                    th scope="row" data-label="Schedule" { a.row-link href=(context.link("/schedules")) { (fires.schedule) } }
+                    td data-label="Topic" { a href=(context.link(format!("/topics/{}", fires.topic))) { (fires.topic) } }
+                    td data-label="Next" { (relative_text(fires.next, context.now)) }
+                    td data-label="Then" { @match fires.then { Some(at) => (relative_text(at, context.now)), None => { span.zero { "–" } } } }
+                    td.n data-label="Times in this period" { @if at_least(fires) { "≥ " } (grouped(fires.count)) }
+                } } }
+            } }
+            @if view.has_more_recurring { p.muted { "≥: there are more times than are counted." } }
+            (rest(fires.len(), MOST_SCHEDULES))
+        }
+    }
 }
 
 fn render(context: &Context, view: &ForecastView) -> Markup {
     let steps: Vec<u64> = view.total.in_steps().collect();
     let due: u64 = steps.iter().sum();
-    let most = steps.iter().copied().max().unwrap_or(0);
-    // Times in the same format sort as text.
     let peak = view.peak.as_ref();
-    let has_peak = |step: &Step| {
-        peak.is_some_and(|peak| (step.from.as_str()..step.to.as_str()).contains(&&*peak.from))
-    };
     let time = |at: &str| match at.parse::<UnixMs>() {
         Ok(at) => exact(at),
         Err(_) => html! { (at) },
@@ -164,31 +218,7 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
         @if due == 0 {
             (empty("Nothing becomes due in this period", html! { p { "Messages with a later due time are counted under Later." } }))
         } @else {
-            figure.chart aria-labelledby="forecast-caption" {
-                svg viewBox=(format!("0 0 {} {HEIGHT}", steps.len() * WIDTH)) preserveAspectRatio="none" role="img" aria-label=(format!("Due in this period: {}; the largest step has {}", messages(due), grouped(most))) {
-                    @for (index, (step, due)) in view.steps.iter().zip(&steps).enumerate() {
-                        @let height = (due * HEIGHT).div_ceil(most.max(1));
-                        rect x=(index * WIDTH + 1) y=(HEIGHT - height) width=(WIDTH - 2) height=(height) class=(if has_peak(step) { "bar peak" } else { "bar" }) {
-                            title { (grouped(*due)) ", " (shown(context, &step.from, "%F %T")) " to " (shown(context, &step.to, "%T")) }
-                        }
-                    }
-                }
-                svg.ticks height="18" aria-hidden="true" {
-                    @for (share, label) in ticks(context, view) { text x=(format!("{share}%")) y="14" text-anchor="middle" { (label) } }
-                }
-                figcaption #forecast-caption.muted { "Messages by due time, in steps of " (format_duration(Duration::from_millis(view.step_ms))) ", in the time zone " (context.zone) "; the largest step has " (grouped(most)) }
-                details #forecast-table { summary { "Show as a table" }
-                    div.table-box { table.rows {
-                        caption.hidden { "Messages by due time" }
-                        thead { tr { th scope="col" { "From" } th.n scope="col" { "Waiting" } th.n scope="col" { "Retry" } } }
-                        tbody { @for ((step, waiting), retry) in view.steps.iter().zip(&view.total.waiting).zip(&view.total.retry) { tr {
-                            th scope="row" data-label="From" { (time(&step.from)) }
-                            td.n data-label="Waiting" { (count(*waiting)) }
-                            td.n data-label="Retry" { (count(*retry)) }
-                        } } }
-                    } }
-                }
-            }
+            (chart(context, view).render())
         }
         @if view.topics.len() > 1 { section aria-labelledby="by-topic" { h2 #by-topic { "By topic" }
             div.table-box { table.rows {
@@ -206,9 +236,34 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
             (sign(Level::Bad)) a href=(context.link(format!("/topics/{}", part(&damaged.topic)))) { (visible(&damaged.topic)) } span { "cannot be counted: " (visible(&damaged.error)) }
         } } } }
         @if view.other_topics > 0 { p.muted { "Not counted: " (counted(view.other_topics as u64, "other topic")) " with " (messages(view.other_messages)) "." } }
-        @if !view.recurring.is_empty() { section aria-labelledby="recurring" { h2 #recurring { "Schedules in this period" }
-            ul.list { @for next in view.recurring.iter().take(20) { li { (time(&next.at)) " " strong { (next.schedule) } " to " a href=(context.link(format!("/topics/{}", next.topic))) { (next.topic) } } }
-                @if view.recurring.len() > 20 || view.has_more_recurring { li.muted { "and more" } } }
-        } }
+        @if !view.recurring.is_empty() { (schedules(context, view)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_schedule_has_one_row_with_its_next_two_times_and_their_number() {
+        let time = |schedule: &str, at: &str| NextTime {
+            schedule: schedule.parse().unwrap(),
+            topic: "t".parse().unwrap(),
+            at: at.to_owned(),
+        };
+        let times = [
+            time("often", "1"),
+            time("nightly", "2"),
+            time("often", "3"),
+            time("often", "4"),
+        ];
+        let rows = fires(&times);
+        let rows = rows
+            .iter()
+            .map(|row| (row.schedule.as_str(), row.next, row.then, row.count));
+        assert_eq!(
+            rows.collect::<Vec<_>>(),
+            [("often", "1", Some("3"), 3), ("nightly", "2", None, 1)]
+        );
     }
 }

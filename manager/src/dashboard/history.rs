@@ -1,18 +1,19 @@
-//! The history of a topic, or of all topics together: charts of messages in and out, and of lateness, each with the same
-//! numbers in a table.
+//! The history of a topic, or of all topics together: what came in, what went out, what failed, and how late deliveries were.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use lisa_core::broker::{BrokerError, TopicHandle, TopicStats};
-use lisa_core::time::{UnixMs, format_duration, millis};
+use lisa_core::time::{UnixMs, millis};
 use lisa_core::topic::Topic;
+use lisa_service::cron::TimeZone;
 use maud::{Markup, html};
 
 use super::Dashboard;
 use super::cache::Reading;
+use super::chart::{Chart, Panel, Role, Series, Unit};
 use super::page::{Context, Failure};
-use super::parts::{count, exact, staleness};
+use super::parts::staleness;
 use super::text::{grouped, span};
 use crate::operations::history::{
     HistoryPeriod, HistoryStep, HistoryView, history, history_of_all,
@@ -27,48 +28,59 @@ const PERIODS: [(&str, u64); 4] = [
     ("7 days", 7 * 24 * 3_600),
 ];
 /// The period that is shown by default, in seconds.
-const DEFAULT: u64 = 6 * 3_600;
+const DEFAULT: u64 = 3_600;
 /// The largest number of steps in a chart.
 const STEPS: u64 = 96;
-/// The height of a chart, and the width of a step in it.
-const HEIGHT: u64 = 180;
-const WIDTH: usize = 20;
+/// The steps of a chart whose history has just begun.
+const FEWEST: usize = 15;
 
-/// A line of a chart.
-struct Line {
-    label: &'static str,
-    /// The class, which has its dash.
-    class: &'static str,
-    of: fn(&HistoryStep) -> Option<u64>,
+/// A panel of the chart: its title, the things it counts (none if it shows durations), and its series.
+struct PanelOf {
+    title: &'static str,
+    counts: Option<Counted>,
+    series: &'static [SeriesOf],
 }
 
-const IN_AND_OUT: [Line; 2] = [
-    Line {
-        label: "sent",
-        class: "line",
-        of: |step| step.sent,
+/// The things that a panel counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    /// Each counts once.
+    Messages,
+    /// A message counts once for each group.
+    Deliveries,
+}
+
+/// A series: its label, its role, and its value in a step.
+type SeriesOf = (&'static str, Role, fn(&HistoryStep) -> Option<u64>);
+
+/// What is sent counts once, and what is acknowledged once for each group. So they have axes of their own.
+const PANELS: [PanelOf; 4] = [
+    PanelOf {
+        title: "In",
+        counts: Some(Counted::Messages),
+        series: &[("sent", Role::Sent, |step| step.sent)],
     },
-    Line {
-        label: "acknowledged",
-        class: "line is-dashed",
-        of: |step| step.acked,
+    PanelOf {
+        title: "Out",
+        counts: Some(Counted::Deliveries),
+        series: &[("acknowledged", Role::Acked, |step| step.acked)],
     },
-];
-const LATENESS: [Line; 3] = [
-    Line {
-        label: "lateness, p50",
-        class: "line",
-        of: |step| step.lateness_p50_ms,
+    PanelOf {
+        title: "Failed",
+        counts: Some(Counted::Deliveries),
+        series: &[
+            ("retried", Role::Retried, |step| step.retried),
+            ("to garbage", Role::Garbage, |step| step.discarded),
+        ],
     },
-    Line {
-        label: "lateness, p99",
-        class: "line is-dashed",
-        of: |step| step.lateness_p99_ms,
-    },
-    Line {
-        label: "age of the oldest due",
-        class: "line is-dotted",
-        of: |step| step.oldest_due_ms,
+    PanelOf {
+        title: "Lateness",
+        counts: None,
+        series: &[
+            ("p50", Role::Typical, |step| step.lateness_p50_ms),
+            ("p99", Role::Slow, |step| step.lateness_p99_ms),
+            ("oldest due", Role::Oldest, |step| step.oldest_due_ms),
+        ],
     },
 ];
 
@@ -76,6 +88,8 @@ const LATENESS: [Line; 3] = [
 pub(super) struct Charts {
     /// The period in seconds.
     pub(super) chosen: u64,
+    /// The number of groups; `None` for all topics together.
+    groups: Option<usize>,
     /// The periods of which there is a history.
     periods: Vec<(&'static str, u64)>,
     reading: Reading<HistoryView>,
@@ -88,15 +102,18 @@ pub(super) async fn read(
     topic: &Arc<TopicHandle>,
     stats: &Reading<TopicStats>,
     wanted: Option<u64>,
-    now: UnixMs,
+    context: &Context,
 ) -> Result<Option<Charts>, Failure> {
     let Some(counts) = &stats.value else {
         return Ok(None);
     };
-    let at = UnixMs::new(now.get().saturating_sub(millis(stats.age)));
-    let read = async |period| history(dashboard.broker(), topic, period, (counts, at)).await;
-    let of = Some(topic.name().clone());
-    charts(dashboard, of, wanted, stats.error.as_ref(), read).await
+    let at = UnixMs::new(context.now.get().saturating_sub(millis(stats.age)));
+    let read = async |period, zone: &TimeZone| {
+        history(dashboard.broker(), topic, (period, zone), (counts, at)).await
+    };
+    let of = Some((topic.name().clone(), counts.groups.len()));
+    let failed = stats.error.as_ref();
+    charts(dashboard, of, (wanted, &context.zone), failed, read).await
 }
 
 /// Reads the history of all topics together. `counts` are their newest counts. Returns `None` if it is off, or if there are no
@@ -105,24 +122,28 @@ pub(super) async fn read_of_all(
     dashboard: &Dashboard,
     counts: &Reading<NewestCounts>,
     wanted: Option<u64>,
+    zone: &TimeZone,
 ) -> Result<Option<Charts>, Failure> {
     let failed = counts.error.as_ref();
     let Some(counts) = &counts.value else {
         return Ok(None);
     };
-    let read = async |period| history_of_all(dashboard.broker(), period, counts).await;
-    charts(dashboard, None, wanted, failed, read).await
+    let read = async |period, zone: &TimeZone| {
+        history_of_all(dashboard.broker(), (period, zone), counts).await
+    };
+    charts(dashboard, None, (wanted, zone), failed, read).await
 }
 
 /// Reads the charts, or takes the last ones if the counts of the page have just failed with an error.
 async fn charts(
     dashboard: &Dashboard,
-    topic: Option<Topic>,
-    wanted: Option<u64>,
+    of: Option<(Topic, usize)>,
+    (wanted, zone): (Option<u64>, &TimeZone),
     failed: Option<&String>,
-    read: impl AsyncFnOnce(HistoryPeriod) -> Result<HistoryView, BrokerError>,
+    read: impl AsyncFnOnce(HistoryPeriod, &TimeZone) -> Result<HistoryView, BrokerError>,
 ) -> Result<Option<Charts>, Failure> {
     let config = dashboard.0.parts.config.manager.history;
+    let (topic, groups) = of.unzip();
     let of = |seconds| HistoryPeriod::new(Some(Duration::from_secs(seconds)), config, STEPS);
     let periods = PERIODS
         .into_iter()
@@ -138,16 +159,23 @@ async fn charts(
         return Err(Failure::invalid("history", &allowed));
     }
     let period = of(chosen).map_err(|error| Failure::invalid("history", &error))?;
-    let cached = dashboard.0.histories.of((topic, chosen));
+    // Short steps begin at the same instants in each zone.
+    let zone = if period.has_zone() {
+        zone
+    } else {
+        &TimeZone::UTC
+    };
+    let cached = dashboard.0.histories.of((topic, chosen, zone.to_string()));
     let reading = match failed {
         Some(error) => cached.last(error.clone()).await,
         None => {
-            let read = async || read(period).await;
+            let read = async || read(period, zone).await;
             cached.get(&dashboard.0.queries, read).await
         }
     };
     Ok(Some(Charts {
         chosen,
+        groups,
         periods,
         reading,
     }))
@@ -158,153 +186,171 @@ impl Charts {
     pub(super) fn render(&self, context: &Context, page: &str) -> Markup {
         html! {
             section aria-labelledby="history-title" {
-                h2 #history-title { "History" }
-                (staleness("history-stale", &self.reading))
-                nav.tabs aria-label="Period of the history" { @for (label, of) in &self.periods {
-                    a href=(context.link(format!("{page}{of}#history-title"))) aria-current=[(*of == self.chosen).then_some("true")] { (label) }
-                } }
-                div #history data-live { @if let Some(view) = self.reading.value.as_deref() {
-                    (chart(view, "flow", "Messages in and out", &IN_AND_OUT, linear, grouped, count))
-                    (chart(view, "lateness", "Lateness of deliveries, with the age of the oldest due message", &LATENESS, logarithmic, span, |value| html! { (span(value)) }))
-                } }
-            }
-        }
-    }
-}
-
-/// Returns the height of a value, of which the largest is `most`.
-fn linear(value: u64, most: u64) -> u64 {
-    let height = u128::from(value) * u128::from(HEIGHT) / u128::from(most.max(1));
-    u64::try_from(height).unwrap_or(HEIGHT)
-}
-
-/// Returns the height of a value on a logarithmic scale from 0.
-fn logarithmic(value: u64, most: u64) -> u64 {
-    let log = |value: u64| (value as f64 + 1.0).ln();
-    (log(value) / log(most.max(1)) * HEIGHT as f64) as u64
-}
-
-fn chart(
-    view: &HistoryView,
-    id: &str,
-    title: &str,
-    lines: &[Line],
-    height: fn(u64, u64) -> u64,
-    text: fn(u64) -> String,
-    cell: fn(u64) -> Markup,
-) -> Markup {
-    let values = lines
-        .iter()
-        .flat_map(|line| view.steps.iter().filter_map(line.of));
-    let most = values.max();
-    let step = format_duration(Duration::from_millis(view.step_ms));
-    let Some(most) = most else {
-        return html! { p.muted { (title) ": nothing was recorded in this period." } };
-    };
-    let time = |at: &str| match at.parse::<UnixMs>() {
-        Ok(at) => exact(at),
-        Err(_) => html! { (at) },
-    };
-    let sample = |line: &Line| {
-        html! { svg.sample viewBox="0 0 32 8" width="32" height="8" aria-hidden="true" { path class=(line.class) d="M0 4H32" {} } }
-    };
-    let last = view.steps.len().saturating_sub(1);
-    html! {
-        figure.chart aria-labelledby=(format!("{id}-caption")) {
-            svg viewBox=(format!("0 -4 {} {}", view.steps.len() * WIDTH, HEIGHT + 6)) preserveAspectRatio="none" role="img" aria-label=(format!("{title}; the largest value is {}", text(most))) {
-                @for line in lines {
-                    @let values: Vec<_> = view.steps.iter().map(line.of).collect();
-                    @let values = values.iter().map(|value| value.map(|value| HEIGHT - height(value, most).min(HEIGHT)));
-                    @let values: Vec<_> = values.collect();
-                    path class=(line.class) d=(path(&values[..last], 0)) { title { (line.label) } }
-                    path class=(format!("{} is-running", line.class)) d=(path(&values[last..], last)) { title { (line.label) ", not over yet" } }
+                div.section-row {
+                    h2 #history-title { "History" }
+                    nav.tabs aria-label="Period of the history" { @for (label, of) in &self.periods {
+                        a href=(context.link(format!("{page}{of}#history-title"))) aria-current=[(*of == self.chosen).then_some("true")] { (label) }
+                    } }
                 }
-            }
-            figcaption.muted id=(format!("{id}-caption")) {
-                (title) ", in steps of " (step) "; the top is " (text(most)) ". A gap was not recorded."
-                ul.legend { @for line in lines { li { (sample(line)) " " (line.label) } } }
-            }
-            details id=(format!("{id}-table")) { summary { "Show as a table" }
-                div.table-box { table.rows {
-                    caption.hidden { (title) }
-                    thead { tr { th scope="col" { "From" } @for line in lines { th.n scope="col" { (line.label) } } } }
-                    tbody { @for step in view.steps.iter().rev() { tr {
-                        th scope="row" data-label="From" { (time(&step.from)) }
-                        @for line in lines { td.n data-label=(line.label) { @match (line.of)(step) { Some(value) => (cell(value)), None => { span.zero { "–" } } } } }
-                    } } }
-                } }
+                (staleness("history-stale", &self.reading))
+                div #history data-live { @if let Some(view) = self.reading.value.as_deref() { (drawn(view, self.groups, context)) } }
             }
         }
     }
 }
 
-/// Returns the path of a line: one level for each step from `first` on, joined where neighbors are known.
-fn path(levels: &[Option<u64>], first: usize) -> String {
-    let mut path = String::new();
-    let mut is_open = false;
-    for (index, level) in levels.iter().enumerate() {
-        let (from, to) = ((first + index) * WIDTH, (first + index + 1) * WIDTH);
-        match level {
-            Some(level) if is_open => path.push_str(&format!("V{level}H{to}")),
-            Some(level) => path.push_str(&format!("M{from} {level}H{to}")),
-            None => {}
+/// Returns the chart; before anything was recorded, what will appear and when.
+fn drawn(view: &HistoryView, groups: Option<usize>, context: &Context) -> Markup {
+    let zone = &context.zone;
+    let starts = view.steps.iter().map(|step| step.from.parse::<UnixMs>());
+    let starts: Vec<UnixMs> = starts.filter_map(Result::ok).collect();
+    let is_recorded = |step: &HistoryStep| step.sent.or(step.lateness_p99_ms).is_some();
+    let recorded = view.steps.iter().position(is_recorded);
+    let (Some(first), Some(last)) = (recorded, starts.last()) else {
+        return beginning(context);
+    };
+    // What is empty at the left would take the space of what is there.
+    let first = first.min(view.steps.len().saturating_sub(FEWEST));
+    let steps = view.steps.get(first..).unwrap_or_default();
+    let end = UnixMs::new(last.get() + view.step_ms);
+    let ends = starts.iter().skip(first).copied().chain([end]);
+    let each = per_step(view.step_ms);
+    let unit_text = |panel: &PanelOf| match (panel.counts, groups) {
+        (None, _) => "log scale".to_owned(),
+        (Some(Counted::Messages), _) => format!("messages {each}"),
+        (Some(Counted::Deliveries), Some(2..)) => {
+            let groups = groups.unwrap_or_default() as u64;
+            format!("deliveries {each}, {} groups", grouped(groups))
         }
-        is_open = level.is_some();
+        (Some(Counted::Deliveries), _) => format!("deliveries {each}"),
+    };
+    let panel = |panel: &PanelOf| Panel {
+        title: panel.title,
+        unit_text: unit_text(panel),
+        unit: match panel.counts {
+            Some(_) => Unit::Count,
+            None => Unit::Duration,
+        },
+        series: { panel.series.iter() }
+            .map(|(label, role, of)| Series {
+                label,
+                role: *role,
+                values: steps.iter().map(of).collect(),
+            })
+            .collect(),
+    };
+    let begun = recorded.filter(|first| *first > 0);
+    let chart = Chart {
+        id: "history",
+        title: "Messages in and out, failures, and lateness".to_owned(),
+        note: html! {
+            "Numbers: the last full step. Faint: in progress. Gray: not recorded"
+            @if let Some(first) = begun { ", as all before " (zone.format(starts[first], "%b %-d, %H:%M")) }
+            ". Times are in " (zone) "."
+            @if groups != Some(1) { " Each group of a topic gets each message." }
+        },
+        ends: ends.collect(),
+        is_running: true,
+        panels: PANELS.iter().map(panel).collect(),
+        mark: None,
+        zone,
+    };
+    chart.render()
+}
+
+/// Returns a text such as `per min` or `per 5 min`.
+fn per_step(step_ms: u64) -> String {
+    match step_ms {
+        60_000 => "per min".to_owned(),
+        3_600_000 => "per h".to_owned(),
+        _ => format!("per {}", span(step_ms)),
     }
-    path
+}
+
+/// Returns what will appear and when, for a period of which nothing was recorded.
+fn beginning(context: &Context) -> Markup {
+    const MINUTE: u64 = 60_000;
+    // The managers count every five seconds.
+    let next = UnixMs::new((context.now.get() / MINUTE + 1) * MINUTE);
+    html! { div.card.beginning {
+        p { strong { "Nothing was recorded in this period yet. " } "The first minute with messages appears shortly after "
+            (context.zone.format(next, "%H:%M")) ": how many were sent, acknowledged, retried and moved to garbage, and how late they were delivered." }
+        p.muted { "The counts and rates on this page are those of now. A longer period may show what was recorded before." }
+    } }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dashboard::page::Choices;
+    use crate::dashboard::session::Viewer;
 
-    fn view(sent: &[Option<u64>]) -> HistoryView {
-        let step = |sent: &Option<u64>| HistoryStep {
-            from: UnixMs::new(60_000).to_string(),
+    fn context() -> Context {
+        Context {
+            base: "".into(),
+            namespace: "lisa".into(),
+            viewer: Viewer::Anybody,
+            choices: Choices::default(),
+            here: "/".into(),
+            api: "".into(),
+            producer: "".into(),
+            url: None,
+            now: UnixMs::new(90_000),
+            zone: TimeZone::UTC,
+        }
+    }
+
+    fn page(sent: &[Option<u64>], groups: Option<usize>) -> String {
+        let step = |(minute, sent): (u64, &Option<u64>)| HistoryStep {
+            from: UnixMs::new(minute * 60_000).to_string(),
             sent: *sent,
+            acked: *sent,
+            retried: sent.map(|_| 3),
+            discarded: sent.map(|_| 1),
             ..HistoryStep::default()
         };
-        HistoryView {
+        let view = HistoryView {
             topic: None,
             step_ms: 60_000,
-            steps: sent.iter().map(step).collect(),
+            steps: (0..).zip(sent).map(step).collect(),
+        };
+        drawn(&view, groups, &context()).into_string()
+    }
+
+    #[test]
+    fn without_a_value_the_page_says_what_will_appear_and_when() {
+        let page = page(&[None, None], None);
+        assert!(page.contains("appears shortly after 00:02"), "{page}");
+        assert!(!page.contains("<figure"), "{page}");
+    }
+
+    #[test]
+    fn the_time_before_the_first_sample_takes_little_space() {
+        let mut sent = vec![None; 61];
+        sent[58..].fill(Some(7));
+        let few = page(&sent, None);
+        assert_eq!(few.matches("<tr data-step").count(), FEWEST, "{few}");
+        assert!(few.contains("as all before Jan 1, 00:58"), "{few}");
+        sent[20..].fill(Some(7));
+        let many = page(&sent, None);
+        assert_eq!(many.matches("<tr data-step").count(), 41, "{many}");
+    }
+
+    #[test]
+    fn failures_are_drawn_and_deliveries_say_of_how_many_groups_they_are() {
+        let sent = [Some(4); 20];
+        for (groups, unit) in [
+            (Some(1), "deliveries per min<"),
+            (Some(3), "deliveries per min, 3 groups<"),
+            (None, "deliveries per min<"),
+        ] {
+            let page = page(&sent, groups);
+            assert!(page.contains(unit), "{page}");
+            let has_note = page.contains("Each group of a topic");
+            assert_eq!(has_note, groups != Some(1), "{page}");
+            for class in ["area is-retried", "area is-garbage"] {
+                assert!(page.contains(&format!("{class}\" d=\"M0 ")), "{page}");
+            }
         }
-    }
-
-    #[test]
-    fn a_gap_is_drawn_as_a_gap() {
-        assert_eq!(
-            path(&[Some(5), Some(7), None, Some(0)], 0),
-            "M0 5H20V7H40M60 0H80"
-        );
-        assert_eq!(path(&[None, None], 0), "");
-        assert_eq!(path(&[Some(1)], 3), "M60 1H80");
-        let view = view(&[Some(4), None, Some(0), Some(2)]);
-        let chart = chart(&view, "x", "X", &IN_AND_OUT, linear, grouped, count).into_string();
-        assert!(chart.contains(r#"d="M0 0H20M40 180H60""#), "{chart}");
-        assert!(chart.contains(r#"is-running" d="M60 90H80""#), "{chart}");
-        assert_eq!(
-            chart.matches(r#"<span class="zero">–"#).count(),
-            5,
-            "{chart}"
-        );
-        assert!(!chart.contains("style="));
-    }
-
-    #[test]
-    fn without_a_value_there_is_no_chart() {
-        let view = view(&[None, None]);
-        let chart = chart(&view, "x", "X", &IN_AND_OUT, linear, grouped, count).into_string();
-        assert!(chart.contains("nothing was recorded"), "{chart}");
-    }
-
-    #[test]
-    fn heights_stay_within_the_chart() {
-        for height in [linear, logarithmic] {
-            assert_eq!(height(0, 1000), 0);
-            assert!(height(1000, 1000) <= HEIGHT && height(u64::MAX, u64::MAX) <= HEIGHT);
-        }
-        assert_eq!(linear(500, 1000), HEIGHT / 2);
-        assert!(logarithmic(30, 1000) > HEIGHT / 3);
     }
 }

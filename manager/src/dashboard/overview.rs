@@ -1,12 +1,13 @@
-//! The front page: whether all is well, what needs attention, what has gone in and out, and the topics with most trouble first.
+//! The front page: whether all is well, what needs attention, what goes in and out, and the topics with most trouble first.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::{RawQuery, State as With};
-use lisa_core::broker::TopicStats;
+use lisa_core::broker::{GroupStats, TopicStats};
 use lisa_core::time::millis;
-use lisa_core::topic::Group;
+use lisa_core::topic::{Group, Topic};
 use maud::{Markup, html};
 
 use super::Dashboard;
@@ -15,11 +16,13 @@ use super::form::Fields;
 use super::history::{self, Charts};
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{
-    Level, accounted_for, command, count, count_link, empty, sign, staleness, tag, tile,
+    Level, accounted_for, command, count, count_link, empty, per_second, rate_tiles, sign,
+    staleness, tag, tile,
 };
 use super::text::{grouped, messages, part, span, spelled_out, visible};
 use crate::operations::attention::{AttentionQuery, Trouble, TroubleKind, attention};
 use crate::operations::newest_counts::NewestCounts;
+use crate::operations::rates::Rate;
 use crate::operations::topics::StatsList;
 
 /// The rows of one page of topics.
@@ -42,9 +45,40 @@ pub(super) async fn show(
         _ => MOST_TROUBLES,
     };
     let reading = dashboard.counts().await;
-    let charts = history::read_of_all(&dashboard, &reading, fields.value("history")?).await?;
-    let body = render(&context, &reading, charts.as_ref(), &filter, page, most);
-    Ok(Page::new(Section::Overview, "Overview", body).live())
+    let period = fields.value("history")?;
+    let charts = history::read_of_all(&dashboard, &reading, period, &context.zone).await?;
+    let rates = RatesNow::of(&dashboard, &reading);
+    let body = render(
+        &context,
+        &reading,
+        (charts.as_ref(), &rates),
+        &filter,
+        page,
+        most,
+    );
+    let page = Page::new(Section::Overview, "Overview", body).live();
+    Ok(match reading.value.as_deref() {
+        Some(counts) => page.actions(health(&counts.list, counts.age + reading.age)),
+        None => page,
+    })
+}
+
+/// The present rates of the topics of the page, and of all topics together.
+struct RatesNow {
+    topics: BTreeMap<Topic, Rate>,
+    total: Option<Rate>,
+}
+
+impl RatesNow {
+    fn of(dashboard: &Dashboard, reading: &Reading<NewestCounts>) -> Self {
+        let rates = dashboard.0.rates.lock();
+        let topics = { reading.value.iter() }.flat_map(|counts| &counts.list.topics);
+        let of = |stats: &TopicStats| Some((stats.topic.clone(), rates.of(&stats.topic)?));
+        Self {
+            topics: topics.filter_map(of).collect(),
+            total: rates.total(),
+        }
+    }
 }
 
 /// Returns where to look at a trouble: the path, and its label.
@@ -73,8 +107,7 @@ fn remedy(trouble: &Trouble) -> (String, &'static str) {
 
 /// Returns how much trouble a topic has; more comes first.
 fn trouble_of(topic: &TopicStats) -> (bool, bool, u64, u64, u64) {
-    let sum =
-        |of: fn(&lisa_core::broker::GroupStats) -> u64| topic.groups.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&GroupStats) -> u64| topic.groups.iter().map(of).sum::<u64>();
     (
         topic.conservation_error + topic.missing_records() > 0,
         topic
@@ -90,7 +123,7 @@ fn trouble_of(topic: &TopicStats) -> (bool, bool, u64, u64, u64) {
 fn render(
     context: &Context,
     reading: &Reading<NewestCounts>,
-    charts: Option<&Charts>,
+    (charts, rates): (Option<&Charts>, &RatesNow),
     filter: &str,
     page: usize,
     most: usize,
@@ -117,7 +150,6 @@ fn render(
     let link = |page| context.link(format!("/?filter={}&page={page}{period}", part(filter)));
     html! {
         (staleness("stale", reading))
-        section #health .health data-live aria-label="Health" { (health(list, counts.age + reading.age)) }
         section #attention data-live aria-labelledby="attention-title" {
             @if !troubles.is_empty() {
                 h2 #attention-title { "Needs attention " span.badge { (troubles.len()) } }
@@ -135,8 +167,8 @@ fn render(
                 }
             } @else { h2 #attention-title .hidden { "Nothing needs attention" } }
         }
-        section #totals data-live aria-label="Totals" { (totals(list)) }
-        @if let Some(charts) = charts { (charts.render(context, &format!("/?filter={}&page={page}&history=", part(filter)))) }
+        section #totals data-live aria-label="Totals" { (totals(list, rates.total)) }
+        @if let Some(charts) = charts.filter(|_| !list.topics.is_empty()) { (charts.render(context, &format!("/?filter={}&page={page}&history=", part(filter)))) }
         section aria-labelledby="topics-title" {
             div.section-row {
                 h2 #topics-title { "Topics " span.badge { (grouped(list.topics.len() as u64)) } }
@@ -151,7 +183,7 @@ fn render(
                 (empty("No topics yet", html! { p { "Declare one in the configuration under " code { "[topics]" } ". In development mode (" code { "lisa-manager dev" } "), the first message declares it:" }
                     (command(&format!("curl -d '{{\"order\": 7}}' -H 'Content-Type: application/json' -H 'Lisa-Delay: 30s' {}/v1/topics/orders/messages", context.producer))) }))
             } @else {
-                div #topics data-live .table-box { (table(context, topics.iter().skip((page - 1) * ROWS).take(ROWS))) }
+                div #topics data-live .table-box { (table(context, rates, topics.iter().skip((page - 1) * ROWS).take(ROWS))) }
                 @if pages > 1 {
                     nav.pages aria-label="Pages of topics" {
                         @if page > 1 { a href=(link(page - 1)) { "Previous" } }
@@ -177,7 +209,7 @@ fn health(list: &StatsList, age: Duration) -> Markup {
         .map(|group| group.oldest_due_age_ms)
         .max()
         .unwrap_or(0);
-    html! {
+    html! { div #health .health role="group" aria-label="Health" {
         p {
             @if lost > 0 { (sign(Level::Bad)) span { (messages(lost)) " unaccounted for" } }
             @else if !list.missing.is_empty() { (sign(Level::Warn)) span { "Some topics could not be read" } }
@@ -199,38 +231,47 @@ fn health(list: &StatsList, age: Duration) -> Markup {
             (sign(if age >= OLD { Level::Warn } else { Level::Ok }))
             span { "Counted within the last " (span(millis(age).max(1000))) }
         }
-    }
+    } }
 }
 
-fn totals(list: &StatsList) -> Markup {
+fn totals(list: &StatsList, rate: Option<Rate>) -> Markup {
     let groups = || list.topics.iter().flat_map(|topic| &topic.groups);
-    let sum =
-        |of: fn(&lisa_core::broker::GroupStats) -> u64| html! { (grouped(groups().map(of).sum())) };
+    let sum = |of: fn(&GroupStats) -> u64| html! { (grouped(groups().map(of).sum())) };
     let waiting = list.topics.iter().map(|topic| topic.waiting).sum();
     html! {
-        dl.tiles {
+        dl.tiles.is-compact {
+            (rate_tiles(rate))
             (tile("Waiting", html! { (grouped(waiting)) }, html! { "not yet due" }))
-            (tile("Held back", sum(|group| group.backlog + group.parked), html! { "backlog and parked" }))
+            (tile("Held back", sum(|group| group.backlog + group.parked), html! { "backlog, parked" }))
             (tile("Ready", sum(|group| group.ready), html! { "for a consumer" }))
-            (tile("In flight", sum(|group| group.in_flight), html! { "held by a consumer" }))
-            (tile("Retry", sum(|group| group.retry), html! { "next attempt pending" }))
+            (tile("In flight", sum(|group| group.in_flight), html! { "at a consumer" }))
+            (tile("Retry", sum(|group| group.retry), html! { "before a retry" }))
             (tile("Garbage", sum(|group| group.garbage), html! { "dead letters" }))
         }
     }
 }
 
-fn table<'a>(context: &Context, topics: impl Iterator<Item = &'a &'a TopicStats>) -> Markup {
+fn table<'a>(
+    context: &Context,
+    rates: &RatesNow,
+    topics: impl Iterator<Item = &'a &'a TopicStats>,
+) -> Markup {
     html! {
-        table.rows {
+        table.rows.many-columns {
             caption.hidden { "Topics, those with most trouble first" }
             thead { tr {
-                th scope="col" { "Topic" } th.n scope="col" { "Waiting" } th.n scope="col" { "Held back" } th.n scope="col" { "Ready" }
+                th scope="col" { "Topic" }
+                th.n scope="col" title="Messages sent per second" { "Sent/s" }
+                th.n scope="col" title="Deliveries acknowledged per second; a message counts once for each group" { "Acked/s" }
+                th.n scope="col" { "Waiting" } th.n scope="col" { "Held back" } th.n scope="col" { "Ready" }
                 th.n scope="col" { "In flight" } th.n scope="col" { "Retry" } th.n scope="col" { "Garbage" } th.n scope="col" { "Oldest due" }
+                th.n scope="col" { "Consumers" }
             } }
             tbody {
                 @for topic in topics {
+                    @let rate = rates.topics.get(&topic.topic).copied();
                     @let name = topic.topic.as_str();
-                    @let sum = |of: fn(&lisa_core::broker::GroupStats) -> u64| topic.groups.iter().map(of).sum::<u64>();
+                    @let sum = |of: fn(&GroupStats) -> u64| topic.groups.iter().map(of).sum::<u64>();
                     @let list = |state: &str| context.link(match topic.groups.as_slice() {
                         [only] => format!("/topics/{name}/messages?state={state}&group={}", only.group),
                         _ => format!("/topics/{name}"),
@@ -242,6 +283,8 @@ fn table<'a>(context: &Context, topics: impl Iterator<Item = &'a &'a TopicStats>
                             @if topic.migrating.is_some() { " " (tag(Level::Warn, "resharding")) }
                             @if topic.conservation_error + topic.missing_records() > 0 { " " (tag(Level::Bad, "damaged")) }
                         }
+                        td.n data-label="Sent/s" { (per_second(rate.map(|rate| rate.sent))) }
+                        td.n data-label="Acked/s" { (per_second(rate.map(|rate| rate.acked))) @if topic.groups.len() > 1 { " " span.muted title="The deliveries of all groups" { "in " (topic.groups.len()) " groups" } } }
                         td.n data-label="Waiting" { (count_link(topic.waiting, &context.link(format!("/topics/{name}/messages?state=waiting")))) }
                         td.n data-label="Held back" { (count(sum(|group| group.backlog + group.parked))) }
                         td.n data-label="Ready" { (count_link(sum(|group| group.ready), &list("ready"))) }
@@ -249,9 +292,19 @@ fn table<'a>(context: &Context, topics: impl Iterator<Item = &'a &'a TopicStats>
                         td.n data-label="Retry" { (count_link(sum(|group| group.retry), &list("retry"))) }
                         td.n data-label="Garbage" { (count_link(sum(|group| group.garbage), &context.link(format!("/topics/{name}/garbage")))) }
                         td.n data-label="Oldest due" { @if topic.overdue_ms == 0 { span.zero { "–" } } @else { (span(topic.overdue_ms)) } }
+                        td.n data-label="Consumers" { (consumers(&topic.groups)) }
                     }
                 }
             }
         }
+    }
+}
+
+/// Returns the number of consumers of all groups, or a warning if nobody reads what is ready in one.
+fn consumers(groups: &[GroupStats]) -> Markup {
+    let is_unread = |group: &&GroupStats| group.ready > 0 && group.consumers == 0;
+    html! {
+        @if groups.iter().filter(is_unread).count() > 0 { (tag(Level::Bad, "none")) }
+        @else { (count(groups.iter().map(|group| group.consumers).sum())) }
     }
 }

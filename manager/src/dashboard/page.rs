@@ -267,6 +267,7 @@ impl Page {
                     link rel="stylesheet" href=(context.link(assets::CSS.path()));
                     script defer src=(context.link(assets::MORPH.path())) {}
                     script defer src=(context.link(assets::JS.path())) {}
+                    script defer src=(context.link(assets::CHARTS.path())) {}
                 }
                 body data-base=(context.base) data-live=(live) data-zone=(if choices.is_utc { "utc" } else { "local" })
                     data-keys=(if choices.keys { "on" } else { "off" }) {

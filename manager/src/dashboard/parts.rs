@@ -13,6 +13,7 @@ use super::page::Context;
 use super::text::{counted, grouped, part, shell, span, visible, visible_lines};
 use crate::operations::attention::Status;
 use crate::operations::garbage::Verb;
+use crate::operations::rates::Rate;
 use crate::operations::topics::Missing;
 
 /// Returns a date and time in UTC, which the script replaces by the viewer's.
@@ -145,6 +146,34 @@ pub(super) fn accounted_for(lost: u64) -> Markup {
 /// Returns one figure with its name.
 pub(super) fn tile(label: &str, value: Markup, note: Markup) -> Markup {
     html! { div.tile { dt { (label) } dd { span.value { (value) } span.note { (note) } } } }
+}
+
+/// Returns a rate per second; a faint dash until it is known.
+pub(super) fn per_second(rate: Option<f64>) -> Markup {
+    html! { @match rate {
+        None => { span.zero title="Known after two counts, within seconds" { "–" } }
+        Some(rate) if rate == 0.0 => { span.zero { "0" } }
+        Some(rate) => { (rate_text(rate)) }
+    } }
+}
+
+/// Returns the text of a rate that is not zero, with two or more digits.
+fn rate_text(rate: f64) -> String {
+    match rate {
+        ..0.1 => "< 0.1".to_owned(),
+        0.1..9.95 => format!("{rate:.1}"),
+        _ => grouped(rate.round() as u64),
+    }
+}
+
+/// Returns the figures of the present rates. What is sent counts once, and what is delivered once for each group.
+pub(super) fn rate_tiles(rate: Option<Rate>) -> Markup {
+    let of = |of: fn(Rate) -> f64| html! { (per_second(rate.map(of))) };
+    html! {
+        (tile("Sent/s", of(|rate| rate.sent), html! { "messages" }))
+        (tile("Acked/s", of(|rate| rate.acked), html! { "in all groups" }))
+        (tile("Failed/s", of(|rate| rate.failed), html! { "in all groups" }))
+    }
 }
 
 /// Returns a short mark of something special.
@@ -439,6 +468,14 @@ pub(super) const GROUP_STATES: [State; 6] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_have_as_many_digits_as_people_read() {
+        let texts = [0.01, 0.14, 9.94, 9.96, 120.4, 12_345.6].map(rate_text);
+        assert_eq!(texts, ["< 0.1", "0.1", "9.9", "10", "120", "12,346"]);
+        assert!(per_second(None).into_string().contains('–'));
+        assert!(per_second(Some(0.0)).into_string().contains(">0<"));
+    }
 
     #[test]
     fn times_are_relative_to_the_clock_of_redis_and_never_negative() {

@@ -13,10 +13,11 @@ use super::form::Fields;
 use super::history::{self, Charts};
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{
-    Commands, GROUP_STATES, Level, accounted_for, count_link, meter, relative, staleness, state,
-    tag, tile,
+    Commands, GROUP_STATES, Level, accounted_for, count_link, meter, rate_tiles, relative,
+    staleness, state, tag, tile,
 };
 use super::text::{grouped, messages, size, span, visible};
+use crate::operations::rates::Rate;
 
 pub(super) async fn show(
     With(dashboard): With<Dashboard>,
@@ -37,8 +38,9 @@ pub(super) async fn show(
     };
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
     let period = fields.value::<u64>("history")?;
-    let charts = history::read(&dashboard, &topic, &reading, period, context.now).await?;
-    let body = render(&context, &topic, &reading, charts.as_ref());
+    let charts = history::read(&dashboard, &topic, &reading, period, &context).await?;
+    let rate = dashboard.0.rates.lock().of(topic.name());
+    let body = render(&context, &topic, &reading, charts.as_ref(), rate);
     Ok(Page::new(Section::Overview, name, body)
         .below("Overview", "/")
         .actions(actions)
@@ -50,6 +52,7 @@ fn render(
     topic: &TopicHandle,
     reading: &Reading<TopicStats>,
     charts: Option<&Charts>,
+    rate: Option<Rate>,
 ) -> Markup {
     let Some(stats) = reading.value.as_deref() else {
         return staleness("stale", reading);
@@ -102,7 +105,8 @@ fn render(
             @if stats.missing_records() > 0 { p.banner.is-bad { (super::parts::sign(Level::Bad)) span { (messages(stats.missing_records())) " without a record. " a href=(context.link(format!("/topics/{name}/doctor"))) { "Examine the topic" } } } }
             @if stats.conservation_error + stats.missing_records() == 0 && stats.lost() > 0 { p.card { (accounted_for(stats.lost())) } }
             @if let Some(left) = stats.migrating { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "This topic is being resharded. Messages on retiring shards: " (grouped(left)) "." } } }
-            dl.tiles {
+            dl.tiles.is-compact {
+                (rate_tiles(rate))
                 (tile("Waiting", count_link(stats.waiting, &context.link(format!("/topics/{name}/messages?state=waiting"))), html! {
                     @match stats.next_due { Some(due) => { "next " (relative(due, context.now)) } None => "none is due" }
                 }))
@@ -124,6 +128,7 @@ fn render(
                 div #groups data-live .table-box { (groups(context, name, &stats.groups)) }
             }
         }
+        @if let Some(charts) = charts { (charts.render(context, &format!("/topics/{name}?history="))) }
         section aria-labelledby="do-title" {
             h2 #do-title { "Actions on groups" }
             div #group-actions data-live .table-box {
@@ -138,7 +143,6 @@ fn render(
             }
             (commands.render("topic-commands"))
         }
-        @if let Some(charts) = charts { (charts.render(context, &format!("/topics/{name}?history="))) }
         section aria-labelledby="events-title" {
             h2 #events-title { "Since the topic was declared" }
             dl #events .pairs data-live {

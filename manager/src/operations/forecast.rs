@@ -191,6 +191,11 @@ pub(crate) struct NextTime {
 }
 
 impl ForecastView {
+    /// Returns true if a schedule of which so many times are listed may have more in the period.
+    pub(crate) fn may_have_more(&self, times: u64) -> bool {
+        self.has_more_recurring && (self.recurring.len() >= TIMES || times >= TIMES_OF_ONE as u64)
+    }
+
     /// Returns the number of paused topics, and of their messages that are due or become due in the steps.
     pub(crate) fn paused(&self) -> (u64, u64) {
         let paused = self.topics.iter().filter(|topic| topic.is_paused);

@@ -11,6 +11,7 @@ use lisa_core::broker::{
 use lisa_core::time::{UnixMs, format_duration, millis};
 use lisa_core::topic::Topic;
 use lisa_service::config::HistoryConfig;
+use lisa_service::cron::TimeZone;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -148,30 +149,34 @@ impl HistoryPeriod {
         self.resolution.step_ms() * self.group
     }
 
-    /// Returns the starts of the steps that have ended at `now`, and of the running one.
-    fn ticks(self, now: UnixMs) -> Vec<UnixMs> {
+    /// Returns true if the starts of the steps depend on the time zone.
+    pub(crate) fn has_zone(self) -> bool {
+        self.step_ms() > Resolution::Quarter.step_ms()
+    }
+
+    /// Returns the starts of the steps that have ended at `now`, and of the running one: round times of the zone's clocks.
+    fn ticks(self, now: UnixMs, zone: &TimeZone) -> Vec<UnixMs> {
         let step = self.step_ms();
-        let last = now.get() / step * step;
         let count = millis(self.within).div_ceil(step);
-        (0..=count)
-            .rev()
-            .map(|back| UnixMs::new(last.saturating_sub(back * step)))
-            .collect()
+        let before = UnixMs::new(now.get().saturating_sub((count + 1) * step));
+        let next = |after: &UnixMs| Some(zone.next_multiple(step, *after));
+        let ticks = std::iter::successors(next(&before), next);
+        ticks.take_while(|tick| *tick <= now).collect()
     }
 }
 
-/// Reads the history of a topic up to `now`, when it had the counts `stats`. Costs one round trip, and a concurrent one
-/// for quarter hours.
+/// Reads the history of a topic up to `now`, when it had the counts `stats`. Long steps begin at round times of the zone. Costs
+/// one round trip, and a concurrent one for quarter hours.
 ///
 /// # Errors
 /// [`BrokerError`].
 pub(crate) async fn history(
     broker: &Broker,
     topic: &TopicHandle,
-    period: HistoryPeriod,
+    (period, zone): (HistoryPeriod, &TimeZone),
     (stats, now): (&TopicStats, UnixMs),
 ) -> Result<HistoryView, BrokerError> {
-    let ticks = period.ticks(now);
+    let ticks = period.ticks(now, zone);
     let since = since(&ticks);
     let samples = period.samples(
         broker.samples(topic, Resolution::Minute, since),
@@ -185,18 +190,18 @@ pub(crate) async fn history(
     })
 }
 
-/// Reads the history of all topics together up to now. `counts` are their newest counts. Costs one round trip for any number
-/// of topics, and a concurrent one for quarter hours.
+/// Reads the history of all topics together up to now. `counts` are their newest counts. Long steps begin at round times of the
+/// zone. Costs one round trip for any number of topics, and a concurrent one for quarter hours.
 ///
 /// # Errors
 /// [`BrokerError`].
 pub(crate) async fn history_of_all(
     broker: &Broker,
-    period: HistoryPeriod,
+    (period, zone): (HistoryPeriod, &TimeZone),
     counts: &NewestCounts,
 ) -> Result<HistoryView, BrokerError> {
     let now = broker.now();
-    let ticks = period.ticks(now);
+    let ticks = period.ticks(now, zone);
     let since = since(&ticks);
     let samples = period.samples(
         broker.total_samples(Resolution::Minute, since),
@@ -224,7 +229,7 @@ pub(crate) async fn read(
     period: HistoryPeriod,
 ) -> Result<HistoryView, BrokerError> {
     let (stats, now) = broker.stats_at(topic).await?;
-    history(broker, topic, period, (&stats, now)).await
+    history(broker, topic, (period, &TimeZone::UTC), (&stats, now)).await
 }
 
 /// Reads the newest counts of all topics and the history of all topics together.
@@ -237,7 +242,7 @@ pub(crate) async fn read_of_all(
     within: Duration,
 ) -> Result<HistoryView, AllTopicsError> {
     let counts = newest_counts(broker, within, |_| None).await?;
-    Ok(history_of_all(broker, period, &counts).await?)
+    Ok(history_of_all(broker, (period, &TimeZone::UTC), &counts).await?)
 }
 
 /// Returns the steps between the ticks, and the one from the last tick to now.
@@ -336,209 +341,4 @@ fn quantile(buckets: &[u64], hundredths: u64) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CONFIG: HistoryConfig = HistoryConfig {
-        enabled: true,
-        minutes: 360,
-        quarters: 672,
-    };
-
-    fn at(minute: u64) -> UnixMs {
-        UnixMs::new(minute * 60_000)
-    }
-
-    fn sample(sent: u64) -> Sample {
-        Sample {
-            sent,
-            ..Sample::default()
-        }
-    }
-
-    /// Returns the number sent in each step of `minutes`, whose samples and newest count are given.
-    fn sent(minutes: &[u64], samples: &[(u64, u64)], newest: u64) -> Vec<Option<u64>> {
-        let ticks: Vec<_> = minutes.iter().copied().map(at).collect();
-        let samples = samples
-            .iter()
-            .map(|(minute, sent)| (at(*minute), sample(*sent)));
-        let now = UnixMs::new(at(minutes[minutes.len() - 1]).get() + 1000);
-        let steps = steps(&ticks, samples.collect(), (&sample(newest), now));
-        steps.into_iter().map(|step| step.sent).collect()
-    }
-
-    #[test]
-    fn a_missed_minute_is_a_gap_and_a_quiet_one_is_none() {
-        let minutes = [0, 1, 2, 3, 4, 5];
-        assert_eq!(
-            sent(&minutes, &[(0, 5), (1, 7), (3, 9), (4, 9), (5, 10)], 12),
-            [Some(2), None, None, Some(0), Some(1), Some(2)]
-        );
-        // Quiet from minute 1 to 4.
-        assert_eq!(
-            sent(&minutes, &[(0, 5), (1, 7), (4, 7), (5, 10)], 10),
-            [Some(2), Some(0), Some(0), Some(0), Some(3), Some(0)]
-        );
-        // Quiet up to now.
-        assert_eq!(sent(&minutes, &[(1, 7)], 7)[1..], [Some(0); 5]);
-        // Nobody wrote while something happened.
-        assert_eq!(sent(&minutes, &[(0, 7)], 9), [None; 6]);
-        assert_eq!(sent(&minutes, &[], 9), [None; 6]);
-    }
-
-    #[test]
-    fn a_longer_step_is_known_if_its_ends_are() {
-        assert_eq!(
-            sent(&[0, 3, 6], &[(0, 5), (3, 9), (6, 9)], 9),
-            [Some(4), Some(0), Some(0)]
-        );
-    }
-
-    #[test]
-    fn a_long_step_is_the_sum_of_the_short_ones_of_which_any_is_known() {
-        let minutes: Vec<u64> = (0..13).collect();
-        let fresh = [(5, 0), (6, 40), (7, 70), (9, 90), (10, 95), (12, 96)];
-        let wiped = [(0, 5), (1, 9), (2, 2), (4, 8), (6, 1), (7, 3), (12, 4)];
-        for samples in [&fresh[..], &wiped[..]] {
-            for step in [2_u64, 4, 6] {
-                let ticks: Vec<_> = (0..=12 / step).map(|n| n * step).collect();
-                let coarse = sent(&ticks, samples, 99);
-                // One count further than the last tick, where both have the running step.
-                let fine = sent(&minutes, samples, 99);
-                for (n, coarse) in coarse.iter().enumerate() {
-                    let begin = usize::try_from(step).unwrap() * n;
-                    let end = fine.len().min(begin + usize::try_from(step).unwrap());
-                    let known: Vec<_> = fine[begin..end].iter().flatten().collect();
-                    let sum: u64 = known.iter().copied().sum();
-                    assert!(
-                        coarse.is_some() >= !known.is_empty() && coarse.unwrap_or(0) >= sum,
-                        "step {n} of {step} minutes: {coarse:?} of {fine:?}"
-                    );
-                }
-            }
-        }
-        // A step whose start and end a new relay has not seen, and one that has not ended.
-        assert_eq!(
-            sent(&[0, 15], &[(5, 0), (6, 40), (14, 50)], 99)[0],
-            Some(50)
-        );
-        let samples = [(at(5), sample(10)), (at(6), sample(40))];
-        let running = steps(&[at(0)], samples.into(), (&sample(99), at(8)));
-        assert_eq!(running[0].sent, Some(89));
-        // What happened in a missed minute is part of a longer step.
-        assert_eq!(sent(&[4, 12], &fresh, 99)[0], Some(96));
-    }
-
-    #[test]
-    fn the_lateness_of_a_long_step_is_that_of_all_its_deliveries() {
-        let late = |fast, slow| {
-            let mut sample = sample(0);
-            (sample.lateness[2], sample.lateness[9]) = (fast, slow);
-            sample
-        };
-        let samples = [
-            (at(5), late(1, 0)),
-            (at(6), late(1, 7)),
-            (at(7), late(9, 8)),
-        ];
-        let steps = steps(&[at(0)], samples.into(), (&sample(0), at(8)));
-        let lateness = (steps[0].lateness_p50_ms, steps[0].lateness_p99_ms);
-        assert_eq!(lateness, (Some(5), Some(1000)), "8 fast and 8 slow ones");
-    }
-
-    #[test]
-    fn a_counter_that_went_down_is_a_gap() {
-        assert_eq!(
-            sent(&[0, 1, 2, 3], &[(0, 5), (1, 2), (2, 4), (3, 5)], 5),
-            [None, Some(2), Some(1), Some(0)]
-        );
-        // It has grown beyond the old count within one step, of which the rest is known.
-        assert_eq!(
-            sent(&[0, 3], &[(0, 5), (1, 2), (3, 8)], 8),
-            [Some(6), Some(0)]
-        );
-    }
-
-    #[test]
-    fn a_topic_that_comes_back_or_goes_is_a_gap_in_the_sums_and_a_new_one_is_none() {
-        let total = |topics, missing, sent| Sample {
-            topics,
-            missing,
-            ..sample(sent)
-        };
-        let ticks: Vec<_> = (0..6).map(at).collect();
-        let samples = [
-            total(2, 0, 10),
-            total(3, 0, 12),
-            total(2, 7, 11),
-            total(2, 7, 13),
-            total(3, 0, 20),
-            total(2, 0, 21),
-        ];
-        let samples = (0..).map(at).zip(samples).collect();
-        let steps = steps(&ticks, samples, (&total(2, 0, 22), at(6)));
-        let sent: Vec<_> = steps.into_iter().map(|step| step.sent).collect();
-        assert_eq!(sent, [Some(2), None, Some(2), None, None, Some(1)]);
-    }
-
-    #[test]
-    fn the_age_of_the_oldest_message_grows_while_nothing_is_written() {
-        let stuck = Sample {
-            due_since: Some(at(1)),
-            ready: 1,
-            ..sample(1)
-        };
-        let ticks: Vec<_> = (1..5).map(at).collect();
-        let samples = [(at(1), stuck.clone())].into();
-        let steps = steps(&ticks, samples, (&stuck, at(5)));
-        let ages = steps.iter().map(|step| step.oldest_due_ms);
-        assert_eq!(
-            ages.collect::<Vec<_>>(),
-            [60_000, 120_000, 180_000, 240_000].map(Some)
-        );
-    }
-
-    #[test]
-    fn a_quantile_is_the_bound_of_its_bucket() {
-        let mut buckets = [0; 16];
-        assert_eq!(quantile(&buckets, 50), None);
-        buckets[2] = 98;
-        buckets[9] = 1;
-        buckets[15] = 1;
-        let of = |hundredths| quantile(&buckets, hundredths);
-        assert_eq!(
-            (of(50), of(99), of(100)),
-            (Some(5), Some(1000), Some(60_000))
-        );
-    }
-
-    #[test]
-    fn a_period_is_bounded_by_what_is_kept() {
-        let new = |minutes: u64, most| {
-            HistoryPeriod::new(Some(Duration::from_mins(minutes)), CONFIG, most)
-        };
-        let week = Duration::from_hours(7 * 24);
-        for bad in [0, 7 * 24 * 60 + 1] {
-            assert_eq!(new(bad, 100), Err(NoHistory::For(week)));
-        }
-        let steps = |minutes, most| {
-            let period = new(minutes, most).unwrap();
-            (period.step_ms() / 60_000, period.ticks(at(100_000)).len())
-        };
-        assert_eq!(steps(1, 1000), (1, 2));
-        assert_eq!(steps(360, 1000), (1, 361));
-        assert_eq!(steps(360, 72), (5, 73));
-        assert_eq!(steps(361, 1000), (15, 26));
-        assert_eq!(steps(7 * 24 * 60, 84), (120, 85));
-        // Round, not 4 and 105 minutes.
-        assert_eq!(
-            (steps(360, 96), steps(7 * 24 * 60, 96)),
-            ((5, 73), (120, 85))
-        );
-        let off = HistoryConfig {
-            enabled: false,
-            ..CONFIG
-        };
-        assert_eq!(HistoryPeriod::new(None, off, 1), Err(NoHistory::Off));
-    }
-}
+mod tests;

@@ -1,10 +1,8 @@
 //! `top`: shows the groups with the oldest messages first, again and again.
 
-use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use lisa_core::broker::TopicStats;
 use lisa_core::time::{UnixMs, format_age, millis};
 use lisa_core::topic::Topic;
 use lisa_service::cli::{Output, Rows};
@@ -15,64 +13,12 @@ use crate::cli::args::TopArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::operations::newest_counts::NewestCounts;
+use crate::operations::rates::Rates;
 use crate::operations::snapshot::SnapshotList;
 use crate::operations::topics::{Missing, StatsList};
 
 /// Moves the cursor to the top left corner and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[J";
-
-/// The counters that rates are made of.
-#[derive(Clone, Copy, Default)]
-struct Counters {
-    accepted: i64,
-    acked: i64,
-}
-
-impl Counters {
-    fn of(stats: &TopicStats) -> Self {
-        let count = |name| stats.counters.get(name).copied().unwrap_or(0);
-        Self {
-            accepted: count("accepted"),
-            acked: count("acked"),
-        }
-    }
-}
-
-/// The rates of each topic between its last two counts.
-#[derive(Default)]
-struct Rates(BTreeMap<Topic, (UnixMs, Counters, [String; 2])>);
-
-impl Rates {
-    /// Takes new counts. A topic that was not counted again since keeps its rates.
-    fn note(&mut self, counts: &NewestCounts) {
-        let mut before = std::mem::take(&mut self.0);
-        for stats in &counts.list.topics {
-            let Some(at) = counts.as_of.get(&stats.topic).copied() else {
-                continue;
-            };
-            let now = Counters::of(stats);
-            let entry = match before.remove(&stats.topic) {
-                Some((then, counters, _)) if at > then => {
-                    let time = at.since(then);
-                    let rates = [
-                        rate(now.accepted - counters.accepted, time),
-                        rate(now.acked - counters.acked, time),
-                    ];
-                    (at, now, rates)
-                }
-                Some(same) => same,
-                None => (at, now, Default::default()),
-            };
-            self.0.insert(stats.topic.clone(), entry);
-        }
-    }
-
-    /// Returns the messages sent and acknowledged per second; empty texts if they are not known yet.
-    fn of(&self, topic: &Topic) -> [String; 2] {
-        let entry = self.0.get(topic);
-        entry.map_or_else(Default::default, |(_, _, rates)| rates.clone())
-    }
-}
 
 /// Prints the groups once, or every interval until a signal or a closed pipe ends it. On a terminal it overwrites the
 /// previous picture.
@@ -81,12 +27,13 @@ pub(crate) async fn top(client: &Client, args: &TopArgs, output: &Output) -> Res
         let why = "top prints only tables: use stats --snapshot with --output";
         return Err(CliError::Usage(why.to_owned()));
     }
-    let mut rates = Rates::default();
+    // Between the last two counts, whatever the interval.
+    let mut rates = Rates::new(Duration::ZERO, Duration::MAX);
     let mut first = true;
     loop {
         let asked = Instant::now();
         let counts = newest_counts(client, args.topic.as_ref()).await?;
-        rates.note(&counts);
+        rates.note_all(&counts);
         let picture = picture(&counts, &rates, args.limit.into());
         let is_terminal = io::stdout().is_terminal();
         let lead = match (is_terminal && !args.once, first) {
@@ -138,7 +85,9 @@ fn picture(counts: &NewestCounts, rates: &Rates, limit: usize) -> String {
     let stats = &counts.list;
     let mut rows = Vec::new();
     for topic in &stats.topics {
-        let [sent, acked] = rates.of(&topic.topic);
+        let rate = rates.of(&topic.topic);
+        let [sent, acked] = [rate.map(|rate| rate.sent), rate.map(|rate| rate.acked)]
+            .map(|rate| rate.map_or_else(String::new, |rate| format!("{rate:.1}")));
         for group in &topic.groups {
             let counts = [
                 topic.waiting,
@@ -195,21 +144,4 @@ fn picture(counts: &NewestCounts, rates: &Rates, limit: usize) -> String {
         text.push_str(&format!("{sentence}\n"));
     }
     text
-}
-
-/// Formats a rate per second. A counter that went back was reset.
-fn rate(count: i64, time: Duration) -> String {
-    let count = u32::try_from(count.max(0)).unwrap_or(u32::MAX);
-    format!("{:.1}", f64::from(count) / time.as_secs_f64().max(0.001))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_are_per_second_and_never_negative() {
-        assert_eq!(rate(30, Duration::from_secs(2)), "15.0");
-        assert_eq!(rate(-5, Duration::from_secs(2)), "0.0");
-    }
 }

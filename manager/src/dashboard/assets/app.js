@@ -31,7 +31,7 @@
   let tag = null, failures = 0, stopped = false, lastSeen = Date.now(), timer;
   const keep = {
     morphStyle: "outerHTML", ignoreActiveValue: true, restoreFocus: true,
-    callbacks: { beforeAttributeUpdated: (name, node) => !(name === "open" && node.tagName === "DETAILS") },
+    callbacks: { beforeAttributeUpdated: (name, node) => !(name === "open" && node.tagName === "DETAILS") && name !== "aria-valuetext" },
   };
   async function refresh() {
     const headers = { "Lisa-Refresh": "1" };
@@ -55,6 +55,7 @@
       }
       const text = next.getElementById("live-text");
       if (text) document.getElementById("live-text").innerHTML = text.innerHTML;
+      document.dispatchEvent(new Event("refreshed"));
     }
     lastSeen = Date.now();
   }
