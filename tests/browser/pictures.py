@@ -1,20 +1,23 @@
 """Takes the pictures of the docs from a running relay. Its arguments are the address of the relay, the topic whose garbage is
-shown, and the topic whose keys are. Run it with the Python that run.sh has in its cache:
-python tests/browser/pictures.py http://127.0.0.1:7812 orders invoices
+shown, the topic whose keys are, and the topic whose history is. Run it with the Python that run.sh has in its cache:
+python tests/browser/pictures.py http://127.0.0.1:7812 mails invoices orders
 
 Send messages for some minutes before, so that there is a history. Quantize the pictures to 128 colors afterwards.
 """
 
 import json
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
 from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
-URL, GARBAGE, KEYS = sys.argv[1:]
+URL, GARBAGE, KEYS, HISTORY = sys.argv[1:]
 IMAGES = Path(__file__).parents[2] / "shared/docs/operate/images"
 WIDTH = 1200
 
@@ -25,13 +28,16 @@ def size(browser, height):
 
 
 def main():
-    """Takes one picture of each page, without its footer."""
+    """Takes one picture of each page, without its footer, and one of the charts of a topic with the values at the pointer."""
     options = Options()
     for argument in ["headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-dev-shm-usage", "hide-scrollbars"]:
         options.add_argument(f"--{argument}")
     browser = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
     browser.get(URL + "/help")
     browser.add_cookie({"name": "lisa-choices", "value": "light-0-utc-on", "path": "/"})
+    while not browser.find_elements(By.ID, "totals") or browser.find_elements(By.CSS_SELECTOR, "#totals [title^=Known]"):
+        time.sleep(1)
+        browser.get(URL + "/")
     garbage = json.load(urllib.request.urlopen(f"{URL}/v1/topics/{GARBAGE}/messages?state=garbage&group=default&limit=1"))
     pages = {
         "overview": "/?history=3600",
@@ -47,6 +53,13 @@ def main():
         last = "return document.querySelector('main').lastElementChild.getBoundingClientRect().bottom"
         size(browser, min(int(browser.execute_script(last)) + 16, 1300 if name == "overview" else 900))
         browser.save_screenshot(str(IMAGES / f"dashboard-{name}.png"))
+    size(browser, 1300)
+    browser.get(f"{URL}/topics/{HISTORY}?history=3600")
+    charts = browser.find_element(By.CSS_SELECTOR, "figure.chart")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", charts)
+    plot = charts.find_elements(By.CSS_SELECTOR, ".plot")[0]
+    ActionChains(browser).move_to_element_with_offset(plot, int(plot.size["width"] * 0.1), 0).perform()
+    charts.screenshot(str(IMAGES / "dashboard-history.png"))
     browser.quit()
 
 

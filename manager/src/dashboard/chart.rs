@@ -21,19 +21,19 @@ use super::parts::exact;
 /// The meaning of a series, which decides its color and its form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// What comes in.
+    /// Incoming.
     Sent,
-    /// What ends well.
+    /// A good end.
     Acked,
-    /// What failed and is tried again.
+    /// A failure that is tried again.
     Retried,
-    /// What failed for good.
+    /// A final failure.
     Garbage,
-    /// What is typical.
+    /// A typical value.
     Typical,
-    /// What few exceed.
+    /// A value that few exceed.
     Slow,
-    /// What waits for the longest time.
+    /// The longest wait.
     Oldest,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Panel {
 pub(super) struct Chart<'a> {
     pub(super) id: &'static str,
     pub(super) title: String,
-    /// What the reader should know, below the chart.
+    /// A remark below the chart.
     pub(super) note: Markup,
     /// The boundaries of the steps: one more than there are steps.
     pub(super) ends: Vec<UnixMs>,

@@ -33,7 +33,7 @@ const WORDS: [(&str, &str); 7] = [
     ),
 ];
 
-const KEYS: [(&str, &str); 8] = [
+const KEYS: [(&str, &str); 9] = [
     ("/", "Find a topic, a message or an ordering key"),
     (
         "g then o, f, g, s, w, y, h",
@@ -41,6 +41,10 @@ const KEYS: [(&str, &str); 8] = [
     ),
     ("j and k", "Next and previous row"),
     ("Enter", "Open the row"),
+    (
+        "← → Home End",
+        "In a chart that has the focus (Tab): the values of another step",
+    ),
     ("r", "Stop or resume refreshing"),
     ("t", "Change the theme"),
     ("?", "Show this page"),

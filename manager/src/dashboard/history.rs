@@ -53,7 +53,8 @@ enum Counted {
 /// A series: its label, its role, and its value in a step.
 type SeriesOf = (&'static str, Role, fn(&HistoryStep) -> Option<u64>);
 
-/// What is sent counts once, and what is acknowledged once for each group. So they have axes of their own.
+/// The panels of the chart. A sent message counts once, and an acknowledged one once for each group, so they have axes of their
+/// own.
 const PANELS: [PanelOf; 4] = [
     PanelOf {
         title: "In",

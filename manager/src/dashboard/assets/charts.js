@@ -64,6 +64,7 @@
   }
   document.addEventListener("pointermove", point);
   document.addEventListener("pointerdown", point);
+  document.documentElement.addEventListener("pointerleave", point);
   // From where the pointer was, the keys go on.
   document.addEventListener("click", (event) => event.target.closest?.(".plot")?.closest(".chart").querySelector(".cursor").focus({ preventScroll: true }));
 

@@ -22,7 +22,7 @@ const DISTANCE: f64 = 12.0;
 
 /// Linear red, green and blue.
 type Color = [f64; 3];
-/// What is seen of each of the three (Machado, Oliveira and Fernandes 2009, severity 1).
+/// The part of each of the three that is seen (Machado, Oliveira and Fernandes 2009, severity 1).
 type Sight = [[f64; 3]; 3];
 
 const SIGHTS: [(&str, Sight); 3] = [

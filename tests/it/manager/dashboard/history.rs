@@ -104,3 +104,35 @@ async fn each_period_of_a_new_relay_has_what_the_shortest_one_has() {
         assert!(page.contains("id=\"history-table\""), "{seconds}: {page}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_show_rates_once_two_counts_are_known() {
+    let site = Site::start("").await;
+    let rate = |page: &str, label: &str| {
+        let (_, tile) = page.split_once(&format!("<dt>{label}</dt>"))?;
+        let (_, value) = tile.split_once("class=\"value\">")?;
+        let (value, _) = value.split_once("</dd>")?;
+        let number: String = value.chars().skip_while(|c| !c.is_ascii_digit()).collect();
+        (!value.contains('–')).then_some(number)
+    };
+    for path in ["/", "/topics/t"] {
+        let (_, page) = site.get(path, "").await;
+        assert_eq!(rate(&page, "Sent/s"), None, "{path}: {page}");
+    }
+    for path in ["/", "/topics/t"] {
+        eventually(SOON, async || {
+            site.api.send("t", "x", &[]).await.expect(202);
+            let (_, page) = site.get(path, "").await;
+            match rate(&page, "Sent/s") {
+                Some(number) if !number.starts_with('0') || number.starts_with("0.") => Ok(()),
+                _ => Err(page),
+            }
+        })
+        .await;
+    }
+    // Each column names its unit.
+    let (_, page) = site.get("/", "").await;
+    for column in ["Sent/s", "Acked/s", "Consumers"] {
+        assert!(page.contains(&format!("data-label=\"{column}\"")), "{page}");
+    }
+}
