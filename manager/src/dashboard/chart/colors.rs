@@ -55,7 +55,7 @@ fn palettes() -> [BTreeMap<&'static str, &'static str>; 3] {
     let colors = |block: &'static str| -> BTreeMap<_, _> {
         let declared = block.split("--").skip(1);
         let pairs = declared.filter_map(|one| one.split(';').next()?.split_once(": #"));
-        pairs.map(|(name, hex)| (name, hex)).collect()
+        pairs.collect()
     };
     let blocks: Vec<_> = blocks.map(colors).collect();
     blocks.try_into().expect("three palettes")
