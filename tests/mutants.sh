@@ -236,7 +236,11 @@ resharding: what is refused does not come back|migrate_out.lua|for id in string.
 resharding: a batch of an old number|migrate_out.lua|batch = math.max(batch + 1, now)|batch = batch + 1
 resharding: a shard that is left stores|migrate_out.lua|'closed', 1, 'class'|'class'
 resharding: what comes off a stream is due now|migrate_out.lua|redis.call('ZADD', g.retry, fields.d or now, member|redis.call('ZADD', g.retry, now, member
-resharding: what is read comes off a stream|migrate_out.lua|'(' .. delivered, '+', 'COUNT', MOST|'-', '+', 'COUNT', MOST
+resharding: what is read comes off a stream|migrate_out.lua|'(' .. info['last-delivered-id'], '+', 'COUNT', MOST|'-', '+', 'COUNT', MOST
+resharding: the lag of a group is lost|migrate_out.lua|      pass(g, info, unread[#unread][1])|
+resharding: the lag of a group counts what is in flight|migrate_out.lua|g.stream - info.pending|g.stream
+resharding: a group does not pass what was deleted|migrate_out.lua|next and last or after|last
+resharding: a group passes an unread entry|migrate_out.lua|next and last or after|after
 resharding: a batch of any size|migrate_out.lua|if bytes > 0 and bytes + sizes[i] > MOST_BYTES then|if false then
 resharding: a rate not passed on|migrate_out.lua|tats[#tats + 1] = g.name .. ' ' .. tat|
 resharding: streams are not left|migrate_out.lua|left = left + g.stream|
@@ -261,8 +265,8 @@ heads: another part of the record|heads.lua|or '', 1, length)|or '', 2, length)
 heads: a record that is not there|heads.lua|redis.call('HGET', PAYLOAD, ARGV[i]) or ''|redis.call('HGET', PAYLOAD, ARGV[i])
 stats: deliveries are not held|stats.lua|held = held + consumer.pending|held = held
 stats: who only holds reads|stats.lua|local reads = string.sub(consumer.name, -#HOLDS) ~= HOLDS|local reads = true
-stats: what was read is ready|stats.lua|last = '(' .. group['last-delivered-id']|last = '-'
-stats: ready of another group|stats.lua|if group.name == g.name then|if true then
+stats: what was read is ready|stats.lua|delivered and '(' .. delivered or '-'|'-'
+stats: ready of another group|streams.lua|if found.name == g.name then|if true then
 stats: the less urgent not looked at|stats.lua|tonumber(string.sub(low, 1, 14))|math.huge
 stats: the more urgent not looked at|stats.lua|tonumber(string.sub(head, 1, 14)), tonumber|math.huge, tonumber
 stats: one ordering key looked at|stats.lua|KEYS_LOOKED_AT = 8|KEYS_LOOKED_AT = 1

@@ -1,6 +1,7 @@
 //! Resharding while a topic is in use: no message is lost, duplicated or out of order, whichever process stops at any
 //! point.
 
+mod counts;
 mod gone;
 mod groups;
 mod instances;

@@ -37,6 +37,7 @@ const LINES: &[&[&str]] = &[
     &["XDEL", "KEY", "1-1"],
     &["XGROUP", "CREATE", "KEY", "g", "0"],
     &["XGROUP", "DELCONSUMER", "KEY", "g", "c"],
+    &["XGROUP", "SETID", "KEY", "g", "0"],
     &["XINFO", "CONSUMERS", "KEY", "g"],
     &["XINFO", "GROUPS", "KEY"],
     &["XINFO", "STREAM", "KEY"],

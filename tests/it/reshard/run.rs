@@ -179,6 +179,7 @@ impl Run {
         if step.is_multiple_of(10) {
             let stats = self.broker().stats(&self.topic()).await?;
             assert_eq!(stats.conservation_error, 0, "step {step}");
+            super::counts::check(&self.relay, &stats).await;
         }
         Ok(())
     }

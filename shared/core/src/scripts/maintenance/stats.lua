@@ -16,21 +16,13 @@ local HOLDS = '-leases'
 -- How many ordering keys to look at for the oldest parked message.
 local KEYS_LOOKED_AT = 8
 
-local function named(row)
-  local fields = {}
-  for i = 1, #row, 2 do
-    fields[row[i]] = row[i + 1]
-  end
-  return fields
-end
-
 -- Returns how many deliveries consumers hold, and how many consumers are alive. If the stream lost its group, nothing is in
 -- flight; the next read creates the group again.
 local function readers(g)
   local rows = redis.pcall('XINFO', 'CONSUMERS', g.ready, g.name)
   local held, alive = 0, 0
   for _, row in ipairs(rows.err and {} or rows) do
-    local consumer = named(row)
+    local consumer = by_names(row)
     held = held + consumer.pending
     local reads = string.sub(consumer.name, -#HOLDS) ~= HOLDS
     alive = alive + (reads and consumer.idle <= SEEN and 1 or 0)
@@ -40,15 +32,9 @@ end
 
 -- Returns the due time of the first unread entry.
 local function first_ready(g)
-  local last = '-'
-  for _, row in ipairs(redis.call('XINFO', 'GROUPS', g.ready)) do
-    local group = named(row)
-    if group.name == g.name then
-      last = '(' .. group['last-delivered-id']
-    end
-  end
-  local entry = redis.call('XRANGE', g.ready, last, '+', 'COUNT', 1)[1]
-  return entry and tonumber(named(entry[2]).d) or math.huge
+  local delivered = last_delivered(g)
+  local entry = redis.call('XRANGE', g.ready, delivered and '(' .. delivered or '-', '+', 'COUNT', 1)[1]
+  return entry and tonumber(by_names(entry[2]).d) or math.huge
 end
 
 -- Returns the oldest due time in the backlog, looking at the most and the least urgent priority.

@@ -63,7 +63,7 @@ impl StatsReply {
 }
 
 operation! {
-    "stats" on general shard: Stats, |call, args, reply|
+    "stats" + "streams" on general shard: Stats, |call, args, reply|
     args {}
     reply StatsReply {
         "stats" => Ok(StatsReply {

@@ -63,12 +63,24 @@ if #bundles == 0 then
   end
 end
 
+-- Marks the entries of a stream up to `last` as delivered, after they were deleted unread. If a deleted entry is not before the
+-- last delivered one, Redis does not know the lag of the group, which other programs may watch. So the group passes `last`, unless
+-- the next entry follows immediately.
+local function pass(g, info, last)
+  local time, number = string.match(last, '^(%d+)-(%d+)$')
+  local after = time .. '-' .. whole(number + 1)
+  local next = redis.call('XRANGE', g.ready, after, after)[1]
+  local added = by_names(redis.call('XINFO', 'STREAM', g.ready))['entries-added']
+  local unread = g.stream - info.pending
+  redis.call('XGROUP', 'SETID', g.ready, g.name, next and last or after, 'ENTRIESREAD', whole(added - unread))
+end
+
 -- An unread entry becomes a retry, due at the entry's own due time.
 local withdrawn = 0
 if #bundles == 0 and #ARGV < first then
   for _, g in ipairs(groups) do
-    local delivered = g.stream > 0 and last_delivered(g)
-    local unread = delivered and redis.call('XRANGE', g.ready, '(' .. delivered, '+', 'COUNT', MOST) or {}
+    local info = g.stream > 0 and group_info(g)
+    local unread = info and redis.call('XRANGE', g.ready, '(' .. info['last-delivered-id'], '+', 'COUNT', MOST) or {}
     for _, found in ipairs(unread) do
       local fields = read_entry(g.ready, found[1])
       redis.call('XDEL', g.ready, found[1])
@@ -82,6 +94,9 @@ if #bundles == 0 and #ARGV < first then
       else
         count('lost:' .. g.name)
       end
+    end
+    if #unread > 0 then
+      pass(g, info, unread[#unread][1])
     end
   end
 end
