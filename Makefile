@@ -4,9 +4,9 @@ CARGO ?= cargo
 # The folder of the programs that `dist` packs.
 BIN ?= target/dist-programs
 # The tests of these targets run the programs that `programs` builds.
-test brokers hostile schema clients browser observability conformance: export LISA_TEST_BIN_DIR ?= $(CURDIR)/target/debug
+test brokers hostile schema keda clients browser observability conformance: export LISA_TEST_BIN_DIR ?= $(CURDIR)/target/debug
 
-.PHONY: help dev test check fmt lint features book docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema clients sqs-moto observability browser dist dist-check release publish-check programs redis
+.PHONY: help dev test check fmt lint features book docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema keda clients sqs-moto observability browser dist dist-check release publish-check programs redis
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ hostile: redis programs ## Attack the listeners with hostile input, including th
 
 schema: redis programs ## Check both running programs against their /openapi.json with schemathesis: ARGS="-n 500"
 	bash tests/schema/run.sh $(ARGS)
+
+keda: redis programs ## Test the external scaler with a client of gRPC as KEDA calls it: ARGS="-k stream"
+	bash tests/keda/run.sh $(ARGS)
 
 clients: redis programs ## Build and test the clients for Python, TypeScript, Java and Go, and run generated clients and SQS clients: ARGS="planted" to plant bugs in them
 	bash tests/clients/run.sh $(ARGS)

@@ -30,6 +30,7 @@ lisa-consumer sink-nats
 lisa-consumer sink-kafka
 lisa-consumer kafka-tls
 lisa-manager test-util
+lisa-manager keda
 lisa-manager kafka-tls
 '
 fi

@@ -69,7 +69,7 @@ config = {
     "Cmd": ["lisa-manager", "--help"],
     "WorkingDir": "/",
     "StopSignal": "SIGTERM",
-    "ExposedPorts": {f"{port}/tcp": {} for port in (7811, 7812, 7813, 7814)},
+    "ExposedPorts": {f"{port}/tcp": {} for port in (7811, 7812, 7813, 7814, 7816)},
     "Labels": labels,
     "Healthcheck": {
         "Test": ["CMD", "lisa-manager", "healthcheck"],

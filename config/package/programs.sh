@@ -43,7 +43,7 @@ export RUSTFLAGS="-C target-feature=+crt-static --cfg getrandom_backend=\"linux_
 for program in producer manager consumer; do
   case $program in
     producer) features=cli,source-amqp,source-nats ;;
-    manager) features=lisa-producer/source-amqp,lisa-producer/source-nats ;;
+    manager) features=keda,lisa-producer/source-amqp,lisa-producer/source-nats ;;
     consumer) features=cli,sink-amqp,sink-nats ;;
   esac
   $cargo build --locked --profile dist --target "$target" -p "lisa-$program" --bin "lisa-$program" --features "$features"

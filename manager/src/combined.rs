@@ -72,6 +72,18 @@ where
             None => router = router.merge(pages),
         }
     }
+    match runtime.config.manager.keda {
+        #[cfg(feature = "keda")]
+        Some(config) => {
+            crate::keda::listen(&runtime, config).await?;
+        }
+        #[cfg(not(feature = "keda"))]
+        Some(_) => {
+            let why = "manager.keda: built without the feature `keda`";
+            return Err(StartError::Refused(why.to_owned()));
+        }
+        None => {}
+    }
     runtime
         .readiness
         .wait_for("topics", "topics not declared yet");

@@ -9,6 +9,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
+//! | `keda` | the external scaler for KEDA: `manager.keda` in the configuration |
 //! | `test-util` | `testing::TestRelay`, for the tests of other programs: a private Redis and a virtual clock |
 //!
 //! # Guides
@@ -29,6 +30,8 @@ mod dashboard;
 pub mod dev;
 mod garbage_jobs;
 mod jobs;
+#[cfg(feature = "keda")]
+mod keda;
 mod manager;
 mod mover;
 mod operations;

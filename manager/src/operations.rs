@@ -3,6 +3,8 @@
 pub(crate) mod attention;
 pub(crate) mod audit;
 pub(crate) mod choose_group;
+#[cfg(feature = "keda")]
+pub(crate) mod demand;
 pub(crate) mod doctor;
 pub(crate) mod error_groups;
 pub(crate) mod events;

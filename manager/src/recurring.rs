@@ -28,7 +28,7 @@ use utoipa::ToSchema;
 use crate::assignment::{AssignedShard, Assignments, SHOWS_AFTER, watched};
 
 /// The time by which a message is sent ahead. It is still in time if managers are unavailable for that long.
-const AHEAD: Duration = Duration::from_secs(5);
+pub(crate) const AHEAD: Duration = Duration::from_secs(5);
 /// The time ahead for a manager that does not hold the topic: it sends what the holder should have sent by then.
 const AHEAD_BEHIND_HOLDER: Duration = Duration::from_millis(2500);
 /// The longest delay of a time that does not count as missed.

@@ -199,6 +199,7 @@ fn record_all(metrics: &Metrics) {
     metrics.pulled(t, g, 1);
     metrics.sqs_request("SendMessage", "ok");
     metrics.certificate_expires(Some(1));
+    metrics.scaler_call("IsActive", "Ok");
     metrics.source_up("delayed", true);
     metrics.source_message("delayed", "accepted");
     metrics.reclaimed(t, g, "retry", 1);

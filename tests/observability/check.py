@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 
-# Metrics that have no value in a healthy relay in development mode, which has no sinks with targets, no sources and no SQS
-# clients.
+# Metrics that have no value in a healthy relay in development mode, which has no sinks with targets, no sources, no SQS clients
+# and no external scaler.
 SELDOM = {
     "lisa_callbacks_total",
     "lisa_doctor_findings",
@@ -26,6 +26,7 @@ SELDOM = {
     "lisa_reclaimed_total",
     "lisa_redis_errors_total",
     "lisa_redis_memory_limit_bytes",
+    "lisa_scaler_calls_total",
     "lisa_sink_limit",
     "lisa_sink_open",
     "lisa_sink_up",

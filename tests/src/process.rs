@@ -82,7 +82,7 @@ fn build() -> PathBuf {
         ])
         .args([
             "--features",
-            "lisa-producer/brokers,lisa-consumer/cli,lisa-consumer/brokers,lisa-manager/brokers,lisa-manager/test-util",
+            "lisa-producer/brokers,lisa-consumer/cli,lisa-consumer/brokers,lisa-manager/brokers,lisa-manager/keda,lisa-manager/test-util",
         ])
         .args([
             "-p",

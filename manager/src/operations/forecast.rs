@@ -447,7 +447,7 @@ async fn with_the_most(
 }
 
 /// Returns the times of schedules after `now` and before `until`, in order, and whether there are more.
-fn next_times<'s>(
+pub(super) fn next_times<'s>(
     schedules: impl Iterator<Item = (&'s ScheduleName, &'s RecurringMessage)>,
     now: UnixMs,
     until: UnixMs,

@@ -152,6 +152,15 @@ pub struct ManagerConfig {
     pub dashboard: DashboardConfig,
     /// The history of the topics.
     pub history: HistoryConfig,
+    /// The external scaler for KEDA, which runs if its table exists.
+    pub keda: Option<KedaConfig>,
+}
+
+/// The external scaler for KEDA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KedaConfig {
+    /// The address of the gRPC interface.
+    pub listen: SocketAddr,
 }
 
 fields! {

@@ -11,6 +11,8 @@ mod description;
 mod failure;
 mod fields;
 mod guard;
+#[cfg(feature = "http2")]
+mod http2;
 pub mod json;
 pub mod ops;
 pub mod problem;
@@ -30,6 +32,8 @@ pub use description::{
 };
 pub use fields::{Query, read_fields};
 pub use guard::{SQS_ROUTES, check_coding, unknown_route};
+#[cfg(feature = "http2")]
+pub use http2::serve_http2;
 pub use problem::{Problem, ProblemCode};
 pub use reads::{ReadSlot, Reads};
 pub use serve::{Routes, serve};

@@ -55,6 +55,7 @@ labels! {
     Source { source }
     SourceOutcome { source, outcome }
     ActionCode { action, code }
+    MethodCode { method, code }
     Job { name }
     Task { task }
     Reload { result }
@@ -153,6 +154,8 @@ families! {
     managers: Gauges<NoLabels>;
     /// Age of the oldest counts of a topic in the snapshot, in seconds; read once a minute by one manager, if manager.history is on.
     snapshot_age: SecondsGauges<NoLabels>;
+    /// Number of calls of the external scaler for KEDA, by method and by code of gRPC, such as OK.
+    scaler_calls: Counters<MethodCode>;
     /// Number of failed script calls, by error code.
     redis_errors: Counters<Code>;
     /// Run time of maintenance jobs in seconds, including failed runs.
@@ -270,6 +273,12 @@ impl Metrics {
     pub fn source_message(&self, source: &str, outcome: &str) {
         let labels = SourceOutcome::new(source, outcome);
         self.families.source_messages.get_or_create(&labels).inc();
+    }
+
+    /// Counts a call of the external scaler; `code` is a code of gRPC.
+    pub fn scaler_call(&self, method: &str, code: &str) {
+        let labels = MethodCode::new(method, code);
+        self.families.scaler_calls.get_or_create(&labels).inc();
     }
 
     /// Counts `count` reclaimed deliveries; `to` is `retry`, `garbage`, `expired` or `lost`.

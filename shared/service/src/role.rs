@@ -47,7 +47,7 @@ use lisa_core::topic::{Group, Topic};
 
 pub use declare::declare_topics;
 pub use error::StartError;
-use listeners::{Claims, Listeners};
+use listeners::{Claims, Listeners, Protocol};
 pub use program::Program;
 pub use readiness::Readiness;
 use recheck::Recheck;
@@ -355,12 +355,7 @@ impl Runtime {
         address: SocketAddr,
         router: Router,
     ) -> Result<SocketAddr, StartError> {
-        check_listener(
-            address,
-            &self.tokens,
-            self.config.auth.allow_unauthenticated,
-        )
-        .map_err(StartError::Refused)?;
+        self.check_listener(address)?;
         let readiness = self.readiness.clone();
         let ops = ops::router(
             self.supervisor.health(),
@@ -385,8 +380,45 @@ impl Runtime {
         );
         let draining = self.shutdown.draining();
         let routes = Routes::new(router, limits, cross_site, &self.metrics, draining);
+        self.claim(Protocol::Http1, task, address, routes).await
+    }
+
+    /// Serves `router` to clients of HTTP/2 on a further listener, whose task has this name. Adds no operational routes.
+    ///
+    /// # Errors
+    /// As [`Runtime::listen`].
+    #[cfg(feature = "http2")]
+    pub async fn listen_http2(
+        &self,
+        task: &str,
+        address: SocketAddr,
+        router: Router,
+    ) -> Result<SocketAddr, StartError> {
+        self.check_listener(address)?;
+        self.claim(Protocol::Http2, task, address, Routes::unguarded(router))
+            .await
+    }
+
+    fn check_listener(&self, address: SocketAddr) -> Result<(), StartError> {
+        let allow_unauthenticated = self.config.auth.allow_unauthenticated;
+        check_listener(address, &self.tokens, allow_unauthenticated).map_err(StartError::Refused)
+    }
+
+    async fn claim(
+        &self,
+        protocol: Protocol,
+        task: &str,
+        address: SocketAddr,
+        routes: Routes,
+    ) -> Result<SocketAddr, StartError> {
         let listeners = &self.process.listeners;
-        let claim = listeners.claim(&self.claims, (task, address), routes, &self.process);
+        let claim = listeners.claim(
+            &self.claims,
+            protocol,
+            (task, address),
+            routes,
+            &self.process,
+        );
         let (address, health) = claim.await?;
         self.supervisor.health().include(health);
         Ok(address)

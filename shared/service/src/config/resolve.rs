@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::layers::SinkSecrets;
+use super::sinks::needs_feature;
 use super::table::{Findings, Table};
 use super::values::Hash;
 use super::{
-    AuthConfig, Config, ConsumerConfig, DashboardConfig, DoctorMode, GatewayConfig, ManagerConfig,
-    ProducerConfig, RedisConfig, SinkConfig, SqsConfig, SubscriptionConfig, SubscriptionGroup,
-    listener, schedules, secret_file, sources, topics,
+    AuthConfig, Config, ConsumerConfig, DashboardConfig, DoctorMode, GatewayConfig, KedaConfig,
+    ManagerConfig, ProducerConfig, RedisConfig, SinkConfig, SqsConfig, SubscriptionConfig,
+    SubscriptionGroup, listener, schedules, secret_file, sources, topics,
 };
 use crate::callbacks::CallbackTopics;
 use crate::http::auth::{Scope, Token, TokenSet, check_listener};
@@ -42,7 +43,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
     let redis = redis(root.open("redis"));
     let auth = auth(root.open("auth"));
     let (listen_producer, sources) = listen(&mut root, "producer", 7811, &auth, sources::read);
-    let (listen_manager, (doctor, jobs, dashboard, history)) = listen(
+    let (listen_manager, (doctor, jobs, dashboard, history, keda)) = listen(
         &mut root,
         "manager",
         7812,
@@ -59,6 +60,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
                 table.table("jobs"),
                 dashboard(table.open("dashboard"), &auth),
                 table.table("history"),
+                keda(table, &auth),
             )
         },
     );
@@ -88,6 +90,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
             doctor,
             dashboard,
             history,
+            keda,
         },
         consumer: ConsumerConfig {
             listen: listen_consumer,
@@ -303,6 +306,23 @@ fn address(
         table.reject("listen", message);
     }
     address
+}
+
+/// Reads the external scaler of a manager, which runs if the table is there.
+fn keda(table: &mut Table<'_>, auth: &AuthConfig) -> Option<KedaConfig> {
+    let mut table = table.optional_table("keda")?;
+    let meaning = "The address of the external scaler for KEDA (gRPC), which runs only if the table `[manager.keda]` exists. An \
+                   address beyond this machine requires a token.";
+    let listen = address(&mut table, 7816, meaning, auth);
+    needs_feature(
+        &mut table,
+        "listen",
+        "manager",
+        "keda",
+        cfg!(feature = "http2"),
+    );
+    table.finish();
+    Some(KedaConfig { listen })
 }
 
 /// Reads the gateway of a consumer, which runs if the table is there.

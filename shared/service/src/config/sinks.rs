@@ -60,15 +60,33 @@ impl SinkConfig {
             SinkType::Command => CommandSinkSettings::read(table).map(Self::Command),
             SinkType::RedisStream => RedisStreamSinkSettings::read(table).map(Self::RedisStream),
             SinkType::Amqp => {
-                needs_feature(table, "consumer", "sink-amqp", cfg!(feature = "amqp"));
+                needs_feature(
+                    table,
+                    "type",
+                    "consumer",
+                    "sink-amqp",
+                    cfg!(feature = "amqp"),
+                );
                 AmqpSinkSettings::read(table).map(Self::Amqp)
             }
             SinkType::Nats => {
-                needs_feature(table, "consumer", "sink-nats", cfg!(feature = "nats"));
+                needs_feature(
+                    table,
+                    "type",
+                    "consumer",
+                    "sink-nats",
+                    cfg!(feature = "nats"),
+                );
                 NatsSinkSettings::read(table).map(Self::Nats)
             }
             SinkType::Kafka => {
-                needs_feature(table, "consumer", "sink-kafka", cfg!(feature = "kafka"));
+                needs_feature(
+                    table,
+                    "type",
+                    "consumer",
+                    "sink-kafka",
+                    cfg!(feature = "kafka"),
+                );
                 KafkaSinkSettings::read(table).map(Self::Kafka)
             }
         };
@@ -82,9 +100,10 @@ impl SinkConfig {
     }
 }
 
-/// Warns that this program, and so perhaps the process of this role, was built without a feature that a sink or source needs.
+/// Warns that this program, and so perhaps the process of this role, was built without a feature that a key needs.
 pub(super) fn needs_feature(
     table: &mut Table<'_>,
+    key: &'static str,
     role: &str,
     feature: &'static str,
     is_there: bool,
@@ -92,7 +111,7 @@ pub(super) fn needs_feature(
     if !is_there && table.secrets() == SinkSecrets::Checked {
         let refused = format!("a {role} built without it does not start");
         table.warning(
-            "type",
+            key,
             format!("built without the feature `{feature}`; {refused}"),
         );
     }

@@ -176,15 +176,33 @@ impl SourceFrom {
         let table = &mut table;
         let from = match table.variant("type", "The type of message broker.", SourceType::as_str)? {
             SourceType::Amqp => {
-                needs_feature(table, "producer", "source-amqp", cfg!(feature = "amqp"));
+                needs_feature(
+                    table,
+                    "type",
+                    "producer",
+                    "source-amqp",
+                    cfg!(feature = "amqp"),
+                );
                 AmqpSourceSettings::read(table).map(Self::Amqp)
             }
             SourceType::Nats => {
-                needs_feature(table, "producer", "source-nats", cfg!(feature = "nats"));
+                needs_feature(
+                    table,
+                    "type",
+                    "producer",
+                    "source-nats",
+                    cfg!(feature = "nats"),
+                );
                 NatsSourceSettings::read(table).map(Self::Nats)
             }
             SourceType::Kafka => {
-                needs_feature(table, "producer", "source-kafka", cfg!(feature = "kafka"));
+                needs_feature(
+                    table,
+                    "type",
+                    "producer",
+                    "source-kafka",
+                    cfg!(feature = "kafka"),
+                );
                 KafkaSourceSettings::read(table).map(Self::Kafka)
             }
         };

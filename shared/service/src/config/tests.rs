@@ -260,6 +260,19 @@ fn a_listener_beyond_loopback_needs_tokens() {
 }
 
 #[test]
+fn a_scaler_runs_if_its_table_is_there_and_needs_tokens_beyond_loopback() {
+    let keda = |text: &str| toml(text).unwrap().manager.keda;
+    assert_eq!(keda("[manager]"), None);
+    let default = keda("[manager.keda]").unwrap().listen;
+    assert_eq!(default.to_string(), "127.0.0.1:7816");
+    let found = problems(toml("[manager.keda]\nlisten = '0.0.0.0:7816'"));
+    assert!(
+        found.len() == 1 && found[0].starts_with("manager.keda.listen = \"0.0.0.0:7816\""),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn every_mistake_in_a_token_is_reported_and_no_hash_shown() {
     let found = problems(toml(&format!(
         "[[auth.tokens]]\nname = ''\nsha256 = '{}'\nscopes = ['sent']\ntoken = 'hunter2'",

@@ -36,7 +36,7 @@ use crate::metrics::Metrics;
 use crate::shutdown::Shutdown;
 
 /// The pause after an accept that failed for lack of file descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// hyper's limit of a head as a multiple of ours. A head between the two limits is answered with a problem.
 const HEAD_SLACK: usize = 4;
@@ -65,6 +65,12 @@ impl Routes {
         Self(Arc::new(RwLock::new((guard.wrap(router), limits))))
     }
 
+    /// Adds nothing to the router.
+    #[cfg(feature = "http2")]
+    pub(crate) fn unguarded(router: Router) -> Self {
+        Self(Arc::new(RwLock::new((router, HttpLimits::default()))))
+    }
+
     /// Replaces the routes and the limits. Open connections stay, and get their next responses from the new routes.
     pub(crate) fn replace(&self, other: &Self) {
         let other = other.0.read().clone();
@@ -76,7 +82,7 @@ impl Routes {
         Self(Arc::new(RwLock::new(self.0.read().clone())))
     }
 
-    fn router(&self) -> Router {
+    pub(super) fn router(&self) -> Router {
         self.0.read().0.clone()
     }
 
@@ -301,15 +307,17 @@ async fn connection(
     }
 }
 
-fn report(ended: Result<(), JoinError>, metrics: &Metrics) {
-    if let Err(error) = ended {
+pub(super) fn report(ended: Result<(), JoinError>, metrics: &Metrics) {
+    if let Err(error) = ended
+        && !error.is_cancelled()
+    {
         metrics.panicked("connection");
         tracing::error!(%error, "connection task failed");
     }
 }
 
 /// Returns whether the error is of one client, which disconnected between its SYN and our accept.
-fn of_one_connection(error: &io::Error) -> bool {
+pub(super) fn of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind as K;
     matches!(
         error.kind(),
@@ -318,7 +326,7 @@ fn of_one_connection(error: &io::Error) -> bool {
 }
 
 /// Returns whether the process or the host ran out of descriptors or memory: ENFILE, EMFILE, ENOBUFS, ENOMEM.
-fn is_shortage(error: &io::Error) -> bool {
+pub(super) fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(23 | 24 | 105 | 12))
 }
 

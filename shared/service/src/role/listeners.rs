@@ -15,12 +15,21 @@ use crate::supervise::{Health, Policy, Supervisor, SupervisorError};
 #[derive(Debug, Default)]
 pub(super) struct Listeners(Mutex<Vec<Arc<Listener>>>);
 
+/// The protocol of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http1,
+    #[cfg(feature = "http2")]
+    Http2,
+}
+
 /// One listener, which serves until the end of the process or until it is closed.
 struct Listener {
     /// The address that the configuration has, with port 0 for any free port.
     configured: SocketAddr,
     /// The address with the actual port.
     address: SocketAddr,
+    protocol: Protocol,
     routes: Routes,
     shutdown: Shutdown,
     supervisor: Supervisor,
@@ -39,16 +48,17 @@ impl Listeners {
     pub(super) async fn claim(
         &self,
         claims: &Claims,
+        protocol: Protocol,
         (task, address): (&str, SocketAddr),
         routes: Routes,
         process: &Process,
     ) -> Result<(SocketAddr, Health), StartError> {
-        let listener = match self.open_at(address, claims) {
+        let listener = match self.open_at(address, protocol, claims) {
             Some(listener) => listener,
             None => {
                 let bound = Socket::bind(address).await;
                 let socket = bound.map_err(|source| StartError::Listen { address, source })?;
-                let listener = Listener::start(task, address, socket, &routes, process);
+                let listener = Listener::start(task, address, socket, protocol, &routes, process);
                 let listener = Arc::new(listener);
                 self.0.lock().push(listener.clone());
                 tracing::info!(address = %listener.address, tls = process.tls.is_on(), "listening");
@@ -61,7 +71,12 @@ impl Listeners {
     }
 
     /// Returns the open listener at an address, unless it is claimed already.
-    fn open_at(&self, address: SocketAddr, claims: &Claims) -> Option<Arc<Listener>> {
+    fn open_at(
+        &self,
+        address: SocketAddr,
+        protocol: Protocol,
+        claims: &Claims,
+    ) -> Option<Arc<Listener>> {
         let claims = claims.0.lock();
         let is_claimed = |one: &Arc<Listener>| claims.iter().any(|(of, _)| Arc::ptr_eq(of, one));
         let all = self.0.lock();
@@ -121,6 +136,7 @@ impl Listener {
         task: &str,
         configured: SocketAddr,
         socket: Socket,
+        protocol: Protocol,
         routes: &Routes,
         process: &Process,
     ) -> Self {
@@ -138,12 +154,17 @@ impl Listener {
             let (tls, metrics, until) = (tls.clone(), metrics.clone(), until.clone());
             async move {
                 let listener = socket.listener().await?;
-                http::serve(listener, routes, &tls, &metrics, &until).await
+                match protocol {
+                    Protocol::Http1 => http::serve(listener, routes, &tls, &metrics, &until).await,
+                    #[cfg(feature = "http2")]
+                    Protocol::Http2 => http::serve_http2(listener, routes, &metrics, &until).await,
+                }
             }
         });
         Self {
             configured,
             address,
+            protocol,
             routes,
             shutdown,
             supervisor,

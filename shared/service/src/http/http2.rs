@@ -1,0 +1,208 @@
+//! The accept loop of a listener for HTTP/2, which gRPC requires.
+//!
+//! Serves a few clients that call often, not browsers: without limits on the speed of a client, but with few connections, of
+//! which a new one replaces the oldest.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use futures_util::FutureExt;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::rt::Executor;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use lisa_core::outage::Outage;
+use lisa_core::task;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use super::client::Client;
+use super::serve::{ACCEPT_PAUSE, Routes, is_shortage, of_one_connection, report};
+use crate::metrics::Metrics;
+use crate::shutdown::Shutdown;
+
+/// The number of connections. A client uses one for all its calls.
+const CONNECTIONS: usize = 32;
+/// The number of concurrent calls of a connection, including streams. A client queues further ones.
+const CALLS: u32 = 512;
+/// The maximum size of the headers of a call, in bytes.
+const MAX_HEADER_BYTES: u32 = 4 * 1024;
+/// The most bytes of requests that are received before they are read, of one call and of a connection.
+const WINDOWS: (u32, u32) = (64 * 1024, 256 * 1024);
+/// The time without any traffic after which a client must answer a ping.
+const PING_AFTER: Duration = Duration::from_secs(20);
+/// The time that it has to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// Serves the routes on `listener` until the shutdown, then lets calls finish within the grace period.
+///
+/// # Errors
+/// The listener itself failed. Failures of single connections are not errors.
+///
+/// # Cancel safety
+/// Dropping the future closes all connections.
+pub async fn serve_http2(
+    listener: TcpListener,
+    routes: Routes,
+    metrics: &Metrics,
+    shutdown: &Shutdown,
+) -> Result<(), io::Error> {
+    let mut connections = JoinSet::new();
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    let mut outage = Outage::new("accept connections");
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = shutdown.draining().cancelled() => break,
+            Some(ended) = connections.join_next() => {
+                report(ended, metrics);
+                continue;
+            }
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((tcp, peer)) => {
+                outage.recovered();
+                open.retain(|connection| !connection.is_finished());
+                if open.len() >= CONNECTIONS
+                    && let Some(oldest) = open.pop_front()
+                {
+                    oldest.abort();
+                }
+                let draining = shutdown.draining().clone();
+                let connection = connection(tcp, peer, routes.clone(), metrics.clone(), draining);
+                open.push_back(connections.spawn(connection));
+            }
+            Err(error) if of_one_connection(&error) => {}
+            Err(error) if is_shortage(&error) => {
+                outage.failed(&error);
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    drop(listener);
+    let ended = async {
+        while let Some(ended) = connections.join_next().await {
+            report(ended, metrics);
+        }
+    };
+    shutdown.now().run_until_cancelled(ended).await;
+    Ok(())
+}
+
+async fn connection(
+    tcp: TcpStream,
+    peer: SocketAddr,
+    routes: Routes,
+    metrics: Metrics,
+    draining: CancellationToken,
+) {
+    if let Err(error) = tcp.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "connection lost before its first request");
+        return;
+    }
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(ConnectInfo(peer));
+        let request = request.map(Body::new);
+        Client::of(&request).scope(routes.router().oneshot(request))
+    });
+    let closed = CancellationToken::new();
+    let _closes = closed.clone().drop_guard();
+    let connection = http2::Builder::new(Calls { metrics, closed })
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(CALLS)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .initial_stream_window_size(WINDOWS.0)
+        .initial_connection_window_size(WINDOWS.1)
+        .keep_alive_interval(PING_AFTER)
+        .keep_alive_timeout(ANSWER_WITHIN)
+        .serve_connection(TokioIo::new(tcp), service);
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = draining.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "connection ended");
+    }
+}
+
+/// Runs the calls of a connection, which end with it.
+#[derive(Clone)]
+struct Calls {
+    metrics: Metrics,
+    closed: CancellationToken,
+}
+
+impl<F: Future + Send + 'static> Executor<F> for Calls {
+    fn execute(&self, call: F) {
+        let Self { metrics, closed } = self.clone();
+        task::detached(async move {
+            let call = closed.run_until_cancelled(AssertUnwindSafe(call).catch_unwind());
+            if let Some(Err(_)) = call.await {
+                metrics.panicked("request");
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::routing::get;
+    use prometheus_client::registry::Registry;
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    /// Reads what a connection receives, to its end.
+    async fn is_closed(mut connection: TcpStream) -> bool {
+        let mut received = Vec::new();
+        let end = connection.read_to_end(&mut received);
+        tokio::time::timeout(Duration::from_secs(20), end)
+            .await
+            .is_ok()
+    }
+
+    #[tokio::test]
+    async fn a_new_connection_replaces_the_oldest() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shutdown = Shutdown::manual(Duration::from_secs(5));
+        let metrics = Metrics::new(Registry::default(), "0", "test");
+        let router = Router::new().route("/", get(async || "here"));
+        let router = Routes::unguarded(router);
+        let server = shutdown.clone();
+        let server =
+            task::owned(async move { serve_http2(listener, router, &metrics, &server).await });
+        let mut connections = Vec::new();
+        for _ in 0..=CONNECTIONS {
+            connections.push(TcpStream::connect(address).await.unwrap());
+        }
+        let newest = connections.pop().unwrap();
+        let second = connections.remove(1);
+        assert!(is_closed(connections.remove(0)).await, "the oldest");
+        for (name, open) in [("the second", &second), ("the newest", &newest)] {
+            let mut byte = [0; 1024];
+            let read = open.try_read(&mut byte);
+            assert!(!matches!(read, Ok(0)), "{name} is closed: {read:?}");
+        }
+        shutdown.end();
+        server.await.unwrap().unwrap();
+        assert!(is_closed(newest).await);
+    }
+}

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Tests the external scaler of the running programs as KEDA calls it: with a client that gRPC's own tools generate from the
+# interface. `run.sh [OPTIONS OF PYTEST]`, for example `-k stream`.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+python=$(bash tests/keda/venv.sh)
+bin="${LISA_TEST_BIN_DIR:-$PWD/target/debug}"
+dir=$(mktemp -d)
+pids=()
+finish() {
+  local code=$?
+  kill "${pids[@]}" 2>/dev/null || true
+  wait
+  if [ "$code" -ne 0 ]; then tail -n 20 "$dir"/*.log >&2; fi
+  rm -rf "$dir"
+  exit "$code"
+}
+trap finish EXIT
+
+"$python" -m grpc_tools.protoc -I tests/keda --python_out="$dir" --grpc_python_out="$dir" externalscaler.proto
+for role in producer manager consumer gateway scaler; do
+  declare "$role=$(bash tests/free-port.sh)"
+  export "LISA_TEST_${role^^}=${!role}"
+done
+hash() { printf '%s' "$1" | sha256sum | cut -d' ' -f1; }
+cat >"$dir/lisa.toml" <<TOML
+redis.url = "unix://$dir/redis.sock"
+producer.listen = "127.0.0.1:$producer"
+manager.listen = "127.0.0.1:$manager"
+manager.keda.listen = "127.0.0.1:$scaler"
+consumer.listen = "127.0.0.1:$consumer"
+consumer.gateway.listen = "127.0.0.1:$gateway"
+[topics.orders]
+groups = ["billing"]
+[topics.pushed]
+[topics.shared]
+groups = ["billing", "audit"]
+[[auth.tokens]]
+name = "all"
+sha256 = "$(hash all)"
+scopes = ["send", "read", "operate", "receive"]
+[[auth.tokens]]
+name = "shop"
+sha256 = "$(hash shop)"
+scopes = ["send"]
+TOML
+redis-server --port 0 --unixsocket "$dir/redis.sock" --dir "$dir" --save '' --appendonly no >"$dir/redis.log" &
+pids+=($!)
+for role in producer manager consumer; do
+  LISA_LOG=warn "$bin/lisa-$role" run --config "$dir/lisa.toml" 2>"$dir/$role.log" &
+  pids+=($!)
+done
+
+PYTHONPATH="$dir" PYTHONDONTWRITEBYTECODE=1 "$python" -m pytest -q -p no:cacheprovider tests/keda "$@"
+# A defect that the programs log is a defect, whatever the answer was.
+if grep '"ERROR"' "$dir"/{producer,manager,consumer}.log; then exit 1; fi
