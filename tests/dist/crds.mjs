@@ -1,12 +1,10 @@
 // Validates the objects of custom resources, as JSON on standard input, against the schemas of their operators.
 import { ScaledObject } from "@kubernetes-models/keda/keda.sh/v1alpha1/ScaledObject";
-import { TriggerAuthentication } from "@kubernetes-models/keda/keda.sh/v1alpha1/TriggerAuthentication";
 import { ServiceMonitor } from "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/ServiceMonitor";
 import { readFileSync, readdirSync } from "node:fs";
 
 const kinds = {
   ScaledObject: [ScaledObject, "keda/keda.sh/v1alpha1"],
-  TriggerAuthentication: [TriggerAuthentication, "keda/keda.sh/v1alpha1"],
   ServiceMonitor: [ServiceMonitor, "prometheus-operator/monitoring.coreos.com/v1"],
 };
 

@@ -4,11 +4,10 @@ import json
 import pathlib
 import re
 import sys
-from urllib.parse import urlsplit
 
 import yaml
 
-mode, work = sys.argv[1], pathlib.Path(sys.argv[2])
+work, repository = map(pathlib.Path, sys.argv[1:])
 
 
 def objects(name):
@@ -18,18 +17,6 @@ def objects(name):
 def check(condition, message):
     if not condition:
         sys.exit(f"FAILED: {message}")
-
-
-def metric():
-    """Reads what `topics.#(topic=="a").groups.#(group=="b").ready` selects, as KEDA does with GJSON."""
-    value = json.loads((work / "metric.json").read_text())
-    for part in re.findall(r'#\([^)]*\)|[^.]+', (work / "metric.location").read_text()):
-        if found := re.fullmatch(r'#\((\w+)=="([^"]*)"\)', part):
-            value = next((one for one in value if one[found[1]] == found[2]), None)
-        else:
-            value = value[part]
-        check(value is not None, f"nothing matches {part}")
-    check(isinstance(value, int), "not a number")
 
 
 def restricted(pod, name):
@@ -74,8 +61,6 @@ def tls():
     check("LISA_HTTP__TLS__CLIENT_CA_FILE" in variables, f"variables: {variables}")
     endpoint = found["ServiceMonitor", "lisa"]["spec"]["endpoints"][0]
     check((endpoint["scheme"], endpoint["tlsConfig"]) == ("https", {"serverName": "lisa"}), f"endpoint: {endpoint}")
-    trigger = found["ScaledObject", "lisa-consumer"]["spec"]["triggers"][0]["metadata"]
-    check(trigger["url"].startswith("https://"), "the URL for KEDA")
     print("ok: with TLS, in the chart as in the manifests")
 
 
@@ -86,8 +71,8 @@ def compare():
     chart["Deployment", "lisa-consumer"]["spec"]["replicas"] = 2
     # With manifests, the operator sets the namespace: nobody gets the token until then.
     trigger = manifests["ScaledObject", "lisa-consumer"]["spec"]["triggers"][0]["metadata"]
-    check(".NAMESPACE." in trigger["url"], "the manifests name a namespace")
-    trigger["url"] = trigger["url"].replace(".NAMESPACE.", ".default.")
+    check(".NAMESPACE." in trigger["scalerAddress"], "the manifests name a namespace")
+    trigger["scalerAddress"] = trigger["scalerAddress"].replace(".NAMESPACE.", ".default.")
     for key, one in manifests.items():
         check(one == chart[key], f"{key} differs:\n{json.dumps(one, indent=1)}\n{json.dumps(chart[key], indent=1)}")
     print(f"ok: the chart has the same {len(manifests)} objects as the manifests")
@@ -110,26 +95,37 @@ def others():
     print("ok: the values of the chart")
 
 
-if mode == "metric":
-    metric()
-else:
-    repository = pathlib.Path(sys.argv[3])
-    version = re.search(r'^version = "(.*)"$', (repository / "Cargo.toml").read_text(), re.M)[1]
-    manifests = compare()
-    others()
-    tls()
-    for role in "producer", "manager", "consumer":
-        pod = manifests["Deployment", f"lisa-{role}"]["spec"]["template"]["spec"]
-        restricted(pod, role)
-        container = pod["containers"][0]
-        check(container["image"] == f"lisa:{version}", f"the image of the {role} is not of version {version}")
-        paths = [container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")]
-        paths.append(manifests["ServiceMonitor", "lisa"]["spec"]["endpoints"][0]["path"])
-        (work / f"{role}.paths").write_text("\n".join(paths) + "\n")
-    print("ok: the profile restricted of the Pod Security Standards; versions")
-    (work / "lisa.toml").write_text(manifests["ConfigMap", "lisa"]["data"]["lisa.toml"])
+def scaler(manifests):
+    """The address of the trigger leads to the listener of the manager, and the token is one of the consumers' variables."""
     trigger = manifests["ScaledObject", "lisa-consumer"]["spec"]["triggers"][0]["metadata"]
-    (work / "metric.path").write_text(urlsplit(trigger["url"]).path)
-    (work / "metric.location").write_text(trigger["valueLocation"])
-    custom = [one for one in manifests.values() if one["kind"] in ("ScaledObject", "TriggerAuthentication", "ServiceMonitor")]
-    (work / "crds.json").write_text(json.dumps(custom))
+    host, port = trigger["scalerAddress"].split(":")
+    service = manifests["Service", host.split(".")[0]]["spec"]
+    name = next(one["targetPort"] for one in service["ports"] if one["port"] == int(port))
+    manager, consumer = (manifests["Deployment", f"lisa-{role}"]["spec"]["template"]["spec"]["containers"][0] for role in ("manager", "consumer"))
+    number = next(one["containerPort"] for one in manager["ports"] if one["name"] == name)
+    listen = next(one["value"] for one in manager["env"] if one["name"] == "LISA_MANAGER__KEDA__LISTEN")
+    check(listen == f"0.0.0.0:{number}", f"the scaler listens on {listen}")
+    allowed = [one["ports"] for one in manifests["NetworkPolicy", "lisa-manager"]["spec"]["ingress"]]
+    check([{"port": name}] in allowed, "the network policy blocks the scaler")
+    token = next(one for one in consumer["env"] if one["name"] == trigger["tokenFromEnv"])
+    check(token["valueFrom"]["secretKeyRef"] == {"name": "lisa", "key": "read-token"}, "the token of the trigger")
+    (work / "trigger.json").write_text(json.dumps(trigger))
+
+
+version = re.search(r'^version = "(.*)"$', (repository / "Cargo.toml").read_text(), re.M)[1]
+manifests = compare()
+others()
+tls()
+for role in "producer", "manager", "consumer":
+    pod = manifests["Deployment", f"lisa-{role}"]["spec"]["template"]["spec"]
+    restricted(pod, role)
+    container = pod["containers"][0]
+    check(container["image"] == f"lisa:{version}", f"the image of the {role} is not of version {version}")
+    paths = [container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")]
+    paths.append(manifests["ServiceMonitor", "lisa"]["spec"]["endpoints"][0]["path"])
+    (work / f"{role}.paths").write_text("\n".join(paths) + "\n")
+print("ok: the profile restricted of the Pod Security Standards; versions")
+(work / "lisa.toml").write_text(manifests["ConfigMap", "lisa"]["data"]["lisa.toml"])
+scaler(manifests)
+custom = [one for one in manifests.values() if one["kind"] in ("ScaledObject", "ServiceMonitor")]
+(work / "crds.json").write_text(json.dumps(custom))

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the manifests and the chart: `kubernetes.sh BIN`, where BIN has the built programs. Renders both, validates all objects
 # against the schemas of Kubernetes and of the operators, compares the chart with the manifests, and starts the roles with their
-# configuration to try the routes and the metric that they name. Needs no cluster. kubectl and helm come from a package of the AWS
+# configuration to try the routes and the external scaler that they name. Needs no cluster. kubectl and helm come from a package of the AWS
 # CDK on npm, which has both.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -24,10 +24,11 @@ PATH=$cached/tools/helm:$cached/tools/kubectl:$cached/venv/bin:$PATH
 export HELM_CACHE_HOME=$work/helm HELM_CONFIG_HOME=$work/helm HELM_DATA_HOME=$work/helm
 
 kubernetes=$tests/../config/kubernetes chart=$tests/../config/helm/lisa
-for part in base monitoring keda; do
+for part in keda monitoring; do
   kubectl kustomize "$kubernetes/$part"
   echo ---
 done >"$work/manifests.yaml"
+kubectl kustomize "$kubernetes/base" >"$work/base.yaml"
 helm lint --strict --quiet "$chart"
 helm template lisa "$chart" --namespace default --set serviceMonitor.enabled=true --set keda.enabled=true >"$work/chart.yaml"
 # Another name, other values, and without the objects of operators.
@@ -50,12 +51,12 @@ helm template lisa "$chart" --namespace default --set tls.secret=lisa-tls >"$wor
 helm template lisa "$chart" --set tls.secret=lisa-tls --set tls.clients=true --set keda.enabled=true --set serviceMonitor.enabled=true \
   --set-json 'serviceMonitor.tlsConfig={"serverName":"lisa"}' >"$work/tls-all.yaml"
 for version in 1.30.0 1.37.0; do
-  for file in manifests chart other tls-manifests tls-chart tls-all; do
+  for file in base manifests chart other tls-manifests tls-chart tls-all; do
     kubernetes-validate --strict --quiet --no-warn --kubernetes-version "$version" "$work/$file.yaml" || fail "$file is not valid for Kubernetes $version"
   done
   ok "valid for Kubernetes $version"
 done
-python3 "$here/kubernetes.py" objects "$work" "$tests/.."
+python3 "$here/kubernetes.py" "$work" "$tests/.."
 cp "$here/crds.mjs" "$cached/schemas/"
 node "$cached/schemas/crds.mjs" <"$work/crds.json"
 
@@ -71,6 +72,9 @@ ok "lisa.toml is valid"
 unset LISA_REDIS__PASSWORD_FILE
 sed -i '/^password_file/d' "$work/lisa.toml"
 export LISA_REDIS_URL=redis://127.0.0.1:$port
+scaler=$(bash "$tests/free-port.sh")
+# The manifests set it in the environment, too.
+export LISA_MANAGER__KEDA__LISTEN=0.0.0.0:$scaler
 for role in producer manager consumer; do
   at=$(bash "$tests/free-port.sh")
   export "LISA_${role^^}__LISTEN=0.0.0.0:$at"
@@ -78,10 +82,9 @@ for role in producer manager consumer; do
   while read -r path; do eventually route "$at" "$path" 200; done <"$work/$role.paths"
   ok "$role: $(paste -sd' ' "$work/$role.paths")"
 done
-manager=${LISA_MANAGER__LISTEN##*:}
-ready() {
-  curl -sf -H "Authorization: Bearer $token" "http://127.0.0.1:$manager$(cat "$work/metric.path")" >"$work/metric.json" &&
-    python3 "$here/kubernetes.py" metric "$work"
-}
-eventually ready
-ok "KEDA's metric: $(cat "$work/metric.path") has a number at $(cat "$work/metric.location")"
+# The trigger, with its token as KEDA resolves it.
+python=$(bash "$tests/keda/venv.sh")
+"$python" -m grpc_tools.protoc -I "$tests/keda" --python_out="$work" --grpc_python_out="$work" externalscaler.proto
+scaled() { PYTHONPATH=$work "$python" "$tests/keda/call.py" "127.0.0.1:$scaler" "$token" "$work/trigger.json" >"$work/scaled"; }
+eventually scaled
+ok "KEDA's trigger: $(cat "$work/scaled")"
