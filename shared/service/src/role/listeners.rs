@@ -81,7 +81,9 @@ impl Listeners {
         let is_claimed = |one: &Arc<Listener>| claims.iter().any(|(of, _)| Arc::ptr_eq(of, one));
         let all = self.0.lock();
         let mut found = all.iter().filter(|one| {
-            one.configured == address && !one.shutdown.draining().is_cancelled() && !is_claimed(one)
+            (one.configured, one.protocol) == (address, protocol)
+                && !one.shutdown.draining().is_cancelled()
+                && !is_claimed(one)
         });
         found.next().cloned()
     }
