@@ -471,7 +471,7 @@ async fn a_file_of_the_pages_is_packed_once_and_has_one_tag() {
     let (_, page) = site.get("/help", "").await;
     let files = links(&page).into_iter().chain(sources(&page));
     let files: Vec<_> = files.filter(|link| link.contains("/assets/")).collect();
-    assert_eq!(files.len(), 4, "{files:?}");
+    assert_eq!(files.len(), 5, "{files:?}");
     for file in files {
         let ask = async |encoding: &str, have: &str| {
             let request = site.client.get(format!("{}{file}", site.url));
