@@ -59,8 +59,8 @@ pub(crate) enum Verb {
     /// Check the health of the roles on this machine, for the health check of a container
     ///
     /// Requests /healthz from the listeners of the configuration: producer.listen, manager.listen and consumer.listen. Skips a
-    /// role whose listener refuses the connection, because it runs elsewhere. Exit codes: 0 every role that runs here is healthy,
-    /// 1 a role is unhealthy or none runs here, 78 invalid configuration
+    /// role whose listener refuses the connection, or at whose address another program answers, because it runs elsewhere. Exit
+    /// codes: 0 every role that runs here is healthy, 1 a role is unhealthy or none runs here, 78 invalid configuration
     Healthcheck,
     #[command(flatten)]
     Message(MessageVerb),

@@ -2,7 +2,7 @@
 
 use super::SOON;
 use super::operators::lisa_manager;
-use lisa_tests::{Launch, Server, eventually, free_port};
+use lisa_tests::{Answer, Launch, Server, Webhook, eventually, free_port};
 use std::path::Path;
 use tokio::net::UnixDatagram;
 use tokio::time::timeout;
@@ -126,4 +126,30 @@ async fn healthcheck_asks_the_roles_that_run_here() {
     process.cont();
     process.sigterm();
     assert_eq!(process.wait_exit(SOON).await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn healthcheck_skips_an_address_where_another_program_answers() {
+    let server = Server::start();
+    let listen = format!("127.0.0.1:{}", free_port());
+    // What listens where a producer would, and answers 404 to everything, is no sick producer.
+    let other = Webhook::answering(|_| Answer::status(404)).await;
+    let url: reqwest::Url = other.url().parse().unwrap();
+    let other = format!("127.0.0.1:{}", url.port().unwrap());
+    let check = || healthcheck(&server, &listen).env("LISA_PRODUCER__LISTEN", &other);
+    let none = check().run(SOON).await;
+    assert_eq!(none.code, Some(1), "{none:?}");
+    assert!(none.stderr.contains("no role runs here"), "{none:?}");
+    let _process = lisa_manager(&server, &["run", "--listen", &listen]).start();
+    eventually(SOON, async || {
+        let ended = check().run(SOON).await;
+        let is_healthy = ended.code == Some(0) && ended.stdout == "manager: healthy\n";
+        let names_it = ended
+            .stderr
+            .contains("producer: another program answers at");
+        (is_healthy && names_it)
+            .then_some(())
+            .ok_or_else(|| format!("{ended:?}"))
+    })
+    .await;
 }

@@ -5,8 +5,11 @@ use std::io;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use lisa_service::cli::remark;
 use lisa_service::config::Config;
+use reqwest::Response;
 use reqwest::redirect::Policy;
+use serde_json::Value;
 
 use super::print;
 use crate::cli::error::CliError;
@@ -15,7 +18,11 @@ use crate::cli::manager_url::ManagerUrl;
 /// The time limit for an answer: less than the 5 s that containers usually give a health check.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Checks each configured listener. Skips those that refuse the connection: these roles run elsewhere.
+/// The largest answer that is read.
+const LARGEST: usize = 1024 * 1024;
+
+/// Checks each configured listener. Skips those that refuse the connection, or where another program answers: these roles run
+/// elsewhere.
 ///
 /// # Errors
 /// A role is not healthy or does not answer in time, or no role runs here.
@@ -42,8 +49,17 @@ pub(crate) async fn healthcheck(config: &Config) -> Result<(), CliError> {
         let http = http.clone();
         async move {
             let health = match http.get(format!("{listener}/healthz")).send().await {
-                Ok(answer) if answer.status().is_success() => Ok("healthy".to_owned()),
-                Ok(answer) => Err(format!("{listener}/healthz answers {}", answer.status())),
+                Ok(answer) => {
+                    let status = answer.status();
+                    match is_of_lisa(answer).await {
+                        true if status.is_success() => Ok("healthy".to_owned()),
+                        true => Err(format!("{listener}/healthz answers {status}")),
+                        false => {
+                            remark(format_args!("{role}: another program answers at {listener}"));
+                            return None;
+                        }
+                    }
+                }
                 Err(error) if refuses(&error) => return None,
                 Err(error) if error.is_timeout() => Err(format!("no answer within {LIMIT:?}")),
                 Err(error) => Err(format!("cannot ask {listener}: {error}")),
@@ -83,4 +99,16 @@ fn refuses(error: &reqwest::Error) -> bool {
         cause = error.source();
     }
     false
+}
+
+/// Returns whether an answer is the health of a role, or a problem that a listener of Lisa reports instead.
+async fn is_of_lisa(mut answer: Response) -> bool {
+    let mut body = Vec::new();
+    while let Ok(Some(piece)) = answer.chunk().await
+        && body.len() < LARGEST
+    {
+        body.extend_from_slice(&piece);
+    }
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    body["status"].is_string() || body["code"].is_string()
 }
