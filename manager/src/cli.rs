@@ -53,6 +53,15 @@ impl Cli {
                 let client = client.boxed_local().await;
                 return commands::check::check(client, &args, &output).await;
             }
+            Verb::Size(args) => {
+                let output = flags.output.clone();
+                let client = match &args.topic {
+                    None => None,
+                    Some(_) => Some(client(flags, url, through.token_file).boxed_local().await?),
+                };
+                let sized = commands::size::size(client.as_ref(), &args, &output);
+                sized.boxed_local().await?;
+            }
             Verb::Healthcheck => {
                 let loaded = role::prepare_verb(&role_flags(flags, Unused, Unused))?;
                 commands::healthcheck::healthcheck(&loaded.config).await?;

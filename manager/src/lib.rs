@@ -37,6 +37,7 @@ mod mover;
 mod operations;
 mod recurring;
 mod reshard;
+mod size;
 #[cfg(feature = "test-util")]
 pub mod testing;
 

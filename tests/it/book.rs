@@ -2,6 +2,7 @@
 //! link has a target. `LISA_WRITE_REFERENCE=1` writes the pages again.
 
 mod configuration;
+mod size;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -6,6 +6,7 @@
 mod features;
 mod ledger;
 mod rest;
+mod size;
 
 use futures_util::future::join_all;
 use ledger::Ledger;

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use lisa_core::broker::EntryPosition;
+use lisa_core::durability::Durability;
+use lisa_core::fields::Size;
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::State;
 use lisa_core::time::{UnixMs, parse_duration};
@@ -19,6 +21,7 @@ use crate::cli::manager_flags::ManagerFlags;
 use crate::cli::manager_url::ManagerUrl;
 use crate::cli::operator::OperatorVerb;
 use crate::operations::garbage_filter::Filter;
+use crate::size::AppendOnly;
 
 /// Move due messages to their streams, reclaim expired leases, clean up, and serve operators
 ///
@@ -62,6 +65,12 @@ pub(crate) enum Verb {
     /// role whose listener refuses the connection, or at whose address another program answers, because it runs elsewhere. Exit
     /// codes: 0 every role that runs here is healthy, 1 a role is unhealthy or none runs here, 78 invalid configuration
     Healthcheck,
+    /// Estimate memory, disk, cores and connections for a load
+    ///
+    /// Computes with figures that were measured on Redis 7.0 and two cores, and needs no Redis. With a topic, reads its shards,
+    /// groups, dedup_window and durability, and what it stores and sends now; options override these values. The machine of Redis
+    /// needs as much memory as the line "machine" shows
+    Size(SizeArgs),
     #[command(flatten)]
     Message(MessageVerb),
     /// Check or show the configuration
@@ -89,6 +98,7 @@ impl Verb {
         match self {
             Self::Operator(verb) => verb.prints_list(),
             Self::Jobs(args) => matches!(args.verb, None | Some(JobsVerb::List)),
+            Self::Size(_) => true,
             _ => false,
         }
     }
@@ -225,6 +235,96 @@ pub(crate) enum JobsVerb {
         /// Job: reclaim, clean, statistics, sweep or doctor
         name: String,
     },
+}
+
+/// The load to estimate for.
+#[derive(Debug, Args)]
+pub(crate) struct SizeArgs {
+    /// Topic whose load of today is the default
+    pub(crate) topic: Option<Topic>,
+    /// Print the figures behind the estimate, with their origins
+    #[arg(long)]
+    pub(crate) figures: bool,
+    /// Messages that wait, in all topics together [default: 1000000]
+    #[arg(long, value_name = "N")]
+    pub(crate) waiting: Option<u64>,
+    /// Messages in garbage (dead letters), for each group [default: 0]
+    #[arg(long, value_name = "N")]
+    pub(crate) garbage: Option<u64>,
+    /// Mean size of a payload
+    #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = size)]
+    pub(crate) payload: u64,
+    /// Mean size of the headers of a message, names and values
+    #[arg(long, value_name = "SIZE", default_value = "0B", value_parser = size)]
+    pub(crate) headers: u64,
+    /// Mean length of an ordering key; 0 for messages without one
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub(crate) key: u64,
+    /// Sends per second, in all topics together [default: 100]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(crate) sends: Option<f64>,
+    /// Deliveries per second, in all groups together [default: the sends, once for each group]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(crate) deliveries: Option<f64>,
+    /// Longest time without consumers to plan for: sends collect meanwhile
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
+    pub(crate) outage: Duration,
+    /// Number of topics
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) topics: u64,
+    /// Shards of each topic [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub(crate) shards: Option<u64>,
+    /// Groups of each topic [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=64))]
+    pub(crate) groups: Option<u64>,
+    /// Plan for senders that set the id of each message: it is remembered for the dedup window
+    #[arg(long)]
+    pub(crate) own_ids: bool,
+    /// Time for which ended ids are remembered [default: 10m]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) dedup_window: Option<Duration>,
+    /// Messages per request of senders, and of workers that pull
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(crate) batch: u64,
+    /// Plan for workers that pull from a gateway
+    #[arg(long)]
+    pub(crate) pull: bool,
+    /// Append-only file of Redis
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = AppendOnly::Everysec)]
+    pub(crate) append_only: AppendOnly,
+    /// Durability that sends wait for: memory, aof or replicas:N [default: memory]
+    #[arg(long)]
+    pub(crate) durability: Option<Durability>,
+    /// Number of producer processes
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    pub(crate) producers: u64,
+    /// Number of manager processes
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub(crate) managers: u64,
+    /// Number of consumer processes, each of which reads all topics and groups
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    pub(crate) consumers: u64,
+    /// Number of Redis masters
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(crate) servers: u64,
+}
+
+/// Parses a number of bytes: a size with a unit, or a whole number.
+fn size(text: &str) -> Result<u64, &'static str> {
+    let size = text
+        .parse()
+        .map(Size::new)
+        .or_else(|_| text.parse::<Size>())?;
+    Ok(size.get())
+}
+
+/// Parses a rate per second.
+fn rate(text: &str) -> Result<f64, &'static str> {
+    const EXPECTED: &str = "expected messages per second, such as 100 or 0.5";
+    let rate: f64 = text.parse().map_err(|_| EXPECTED)?;
+    let is_possible = rate.is_finite() && (0.0..=1e9).contains(&rate);
+    is_possible.then_some(rate).ok_or(EXPECTED)
 }
 
 #[derive(Debug, Args)]

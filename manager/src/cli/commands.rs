@@ -11,6 +11,7 @@ pub(crate) mod healthcheck;
 pub(crate) mod history;
 pub(crate) mod jobs;
 pub(crate) mod reshard;
+pub(crate) mod size;
 pub(crate) mod stats;
 pub(crate) mod tail;
 pub(crate) mod top;
