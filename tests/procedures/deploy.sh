@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Tries the rest of operate/deploy.md.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+page=operate/deploy.md
+
+systemctl start redis-server
+eventually redis-cli PING
+run_on $page Logs
+log=$root/var/log/lisa-manager.log
+eventually grep -q . "$log"
+run $page Logs 2
+[ -s "$log.1" ] || fail "the log was not copied"
+# What the role logs from now on begins at the start of the file.
+pkill -HUP -g "$running" lisa-manager
+eventually grep -q . "$log"
+[ "$(head -c 1 "$log")" = "{" ] || fail "the log has a hole"
+pkill -g "$running" lisa-manager
+wait "$running" || fail "the manager ended with $?"
+
+start_all
+send kept 20 1h
+run $page "Removing a topic"
+redis-cli SET unrelated 1 >/dev/null
+run $page "Removing a topic" 2
+[ "$(redis-cli --scan --pattern '*orders*' | wc -l)" = 0 ] || fail "keys of the topic are left"
+[ "$(redis-cli GET unrelated)" = 1 ] || fail "another key was deleted"
+sed -i 's/orders/mails/' "$LISA_CONFIG"
+run $page "Removing a topic" 3
+[ "$(lisa-manager stats --output json | jq -r '.topics[].topic')" = mails ] || fail "the topic is back"
+
+skip $page systemd 1 "needs systemd and root; make dist-check analyses the units"
+skip $page "Containers and Kubernetes" 1 "needs a cluster; make dist-check validates the manifests and the chart"
