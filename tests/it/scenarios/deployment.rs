@@ -6,9 +6,12 @@ use super::SOON;
 use crate::faults::role::config_of;
 use lisa_core::broker::Broker;
 use lisa_tests::process::Finished;
-use lisa_tests::{Aof, Api, Binary, Process, Server, Site, Snapshot, eventually, free_port};
+use lisa_tests::{
+    Aof, Api, Binary, Launch, Process, Server, Site, Snapshot, eventually, free_port,
+};
 use redis::aio::MultiplexedConnection;
 use serde_json::Value;
+use std::path::PathBuf;
 
 /// The topic of every scenario, and its only group if nothing else is said.
 pub(crate) const TOPIC: &str = "orders";
@@ -22,6 +25,8 @@ pub(crate) struct Deployment {
     /// The groups in the configuration, and the one that its consumers read for.
     groups: Vec<String>,
     reader: String,
+    /// The folder of the programs of another version, for processes that start from now on.
+    programs: Option<PathBuf>,
 }
 
 /// A running process with its listener.
@@ -49,7 +54,14 @@ impl Deployment {
             rest: String::new(),
             groups: vec![GROUP.to_owned()],
             reader: GROUP.to_owned(),
+            programs: None,
         }
+    }
+
+    /// Runs the programs in this folder from now on, or those of this version.
+    pub(crate) fn programs_in(mut self, folder: Option<PathBuf>) -> Self {
+        self.programs = folder;
+        self
     }
 
     /// Adds whole tables to the configuration.
@@ -108,7 +120,10 @@ impl Deployment {
     /// Starts a process of a role, without waiting for anything.
     pub(crate) fn launch(&self, binary: Binary, arguments: &[&str], consumer: &str) -> Role {
         let port = free_port();
-        let launch = binary.with(arguments.iter().copied());
+        let launch = match &self.programs {
+            Some(folder) => Launch::new(folder.join(binary.name()), arguments.iter().copied()),
+            None => binary.with(arguments.iter().copied()),
+        };
         Role {
             process: launch
                 .config(&self.config(user(binary, arguments), port, consumer))
