@@ -4,7 +4,7 @@ CARGO ?= cargo
 # The folder of the programs that `dist` packs.
 BIN ?= target/dist-programs
 # The tests of these targets run the programs that `programs` builds.
-test brokers hostile schema keda clients browser observability conformance procedures: export LISA_TEST_BIN_DIR ?= $(CURDIR)/target/debug
+test brokers hostile schema keda clients browser observability conformance procedures upgrade: export LISA_TEST_BIN_DIR ?= $(CURDIR)/target/debug
 
 .PHONY: help dev test check fmt lint features book docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema keda clients sqs-moto observability browser procedures upgrade dist dist-check release publish-check programs redis
 

@@ -57,7 +57,7 @@ impl Cli {
                 let output = flags.output.clone();
                 let client = match &args.topic {
                     None => None,
-                    Some(_) => Some(client(flags, url, through.token_file).boxed_local().await?),
+                    Some(_) => Some(client(flags, url, through.access).boxed_local().await?),
                 };
                 let sized = commands::size::size(client.as_ref(), &args, &output);
                 sized.boxed_local().await?;

@@ -55,7 +55,9 @@ pub(crate) async fn healthcheck(config: &Config) -> Result<(), CliError> {
                         true if status.is_success() => Ok("healthy".to_owned()),
                         true => Err(format!("{listener}/healthz answers {status}")),
                         false => {
-                            remark(format_args!("{role}: another program answers at {listener}"));
+                            remark(format_args!(
+                                "{role}: another program answers at {listener}"
+                            ));
                             return None;
                         }
                     }
