@@ -35,6 +35,7 @@ async fn every_listener_of_every_role_speaks_tls_only() {
         [consumer.gateway]
         listen = "127.0.0.1:{gateway}"
         sqs = true
+        sqs_group = "g"
         "#
     );
     let combined = here
@@ -96,7 +97,7 @@ async fn a_certificate_is_renewed_while_requests_run_and_none_fails() {
         for (year, expires) in [(2040, "2208988800"), (2050, "2524608000")] {
             here.put(CERTIFICATE, &here.authority.server_until(year));
             let before = sent.load(Ordering::Relaxed);
-            let metric = format!("lisa_http_certificate_expiry_timestamp_seconds {expires}\n");
+            let metric = format!("lisa_http_certificate_expiry_timestamp_seconds{{}} {expires}\n");
             eventually(SOON, async || {
                 let metrics = role.api.get("/metrics").await.expect(200).body;
                 metrics.contains(&metric).then_some(()).ok_or(metrics)
