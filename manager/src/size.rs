@@ -203,7 +203,7 @@ fn allocated(bytes: u64) -> u64 {
         0..=8 => 8,
         9..=128 => 16,
         // Four sizes between two powers of two.
-        _ => (bytes - 1).next_power_of_two() / 8,
+        _ => bytes.next_power_of_two() / 8,
     };
     bytes.div_ceil(step) * step
 }

@@ -96,7 +96,7 @@ async fn unread_messages_are_counted_right_and_redis_knows_the_lag() {
         .await;
     }
     relay.step(10);
-    for _ in 0..5 {
+    for _ in 0..10 {
         relay.move_due(50).await;
     }
     // Deliveries of one group stay in flight on the old shard all the time.

@@ -4,6 +4,7 @@
 //! they are next to the code that reads each key.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path as FilePath, PathBuf};
 
 use figment::providers::{Format, Toml};
@@ -140,7 +141,6 @@ impl LoadOptions {
 }
 
 /// The merged values, with the source of each.
-#[derive(Debug)]
 pub(super) struct Layers {
     figment: Figment,
     pub(super) values: Dict,
@@ -231,6 +231,14 @@ impl Layers {
             .get_metadata(tag)
             .and_then(|metadata| metadata.source.as_ref());
         matches!(source, Some(Source::Custom(kind)) if kind == TEXT_ONLY)
+    }
+}
+
+/// Shows no values, since some are secrets.
+impl fmt::Debug for Layers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut layers = f.debug_struct("Layers");
+        layers.field("file", &self.file).finish_non_exhaustive()
     }
 }
 

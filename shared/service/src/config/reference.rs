@@ -15,13 +15,14 @@ use super::table::{Findings, NONE, Variant, table_schema};
 use lisa_core::fields::Description;
 
 /// Opens each table, except those of sinks and sources.
-const TABLES: [(&str, &str); 6] = [
+const TABLES: [(&str, &str); 7] = [
     ("LISA_TOPICS__A__RETRY__KIND", "exponential"),
     ("LISA_TOPICS__B__RETRY__KIND", "fixed"),
     ("LISA_TOPICS__C__RETRY__KIND", "list"),
     ("LISA_SCHEDULES__A__HEADERS__A", "b"),
     ("LISA_AUTH__TOKENS", "[{}]"),
     ("LISA_CONSUMER__GATEWAY__MAX_WAITING", "1"),
+    ("LISA_MANAGER__KEDA__LISTEN", "127.0.0.1:1"),
 ];
 
 /// Opens each table, and each variant of the tables that have a type.
