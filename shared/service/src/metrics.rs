@@ -223,6 +223,10 @@ impl Metrics {
             families.redis_evicts.clone(),
         );
         lisa.register_collector(Box::new(families.topics.clone()));
+        // Present from the start, so that a rule sees the first one.
+        for result in ["applied", "unchanged", "failed"] {
+            let _ = families.config_reloads.get_or_create(&Reload::new(result));
+        }
         let families = Arc::new(Families {
             registry,
             ..families

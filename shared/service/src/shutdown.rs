@@ -126,7 +126,7 @@ impl Shutdown {
     /// Creates the shutdown of a part of the process, which begins and ends at the latest with this one. Holds of the part are
     /// holds of the process.
     #[must_use]
-    pub(crate) fn of_part(&self, grace: Duration) -> Self {
+    pub fn of_part(&self, grace: Duration) -> Self {
         let process = self.clone();
         let holds = self.stages.holds.clone();
         Self::with_holds(grace, holds, move |stages| async move {
@@ -139,7 +139,7 @@ impl Shutdown {
     /// Creates the shutdown of a listener: it begins when the process is [quiet](Self::quiet), or earlier if the listener is
     /// closed, and ends at the latest with this one.
     #[must_use]
-    pub(crate) fn of_listener(&self) -> Self {
+    pub fn of_listener(&self) -> Self {
         let process = self.clone();
         Self::driven(self.grace(), move |stages| async move {
             stages.end_with(&process, process.quiet()).await;
@@ -179,7 +179,7 @@ impl Shutdown {
     }
 
     /// Replaces the grace period. Has no effect once draining has begun.
-    pub(crate) fn set_grace(&self, grace: Duration) {
+    pub fn set_grace(&self, grace: Duration) {
         *self.stages.grace.lock() = grace;
     }
 

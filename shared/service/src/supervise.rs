@@ -259,7 +259,7 @@ impl Health {
     }
 
     /// Adds the tasks of another supervisor.
-    pub(crate) fn include(&self, other: Self) {
+    pub fn include(&self, other: Self) {
         self.others.lock().push(other);
     }
 

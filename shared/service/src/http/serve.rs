@@ -67,18 +67,18 @@ impl Routes {
 
     /// Adds nothing to the router.
     #[cfg(feature = "http2")]
-    pub(crate) fn unguarded(router: Router) -> Self {
+    pub fn unguarded(router: Router) -> Self {
         Self(Arc::new(RwLock::new((router, HttpLimits::default()))))
     }
 
     /// Replaces the routes and the limits. Open connections stay, and get their next responses from the new routes.
-    pub(crate) fn replace(&self, other: &Self) {
+    pub fn replace(&self, other: &Self) {
         let other = other.0.read().clone();
         *self.0.write() = other;
     }
 
     /// Returns the same routes, to be replaced separately.
-    pub(crate) fn separate(&self) -> Self {
+    pub fn separate(&self) -> Self {
         Self(Arc::new(RwLock::new(self.0.read().clone())))
     }
 
