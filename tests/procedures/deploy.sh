@@ -29,5 +29,12 @@ sed -i 's/orders/mails/' "$LISA_CONFIG"
 run $page "Removing a topic" 3
 [ "$(lisa-manager stats --output json | jq -r '.topics[].topic')" = mails ] || fail "the topic is back"
 
+printf '\n[topics.reports]\n' >>"$LISA_CONFIG"
+processes=$(cat "$root"/run/lisa-*.pid)
+run $page Reload
+has_reports() { lisa-manager stats --output json | jq -e '.topics[] | select(.topic == "reports")'; }
+eventually has_reports
+[ "$(cat "$root"/run/lisa-*.pid)" = "$processes" ] || fail "a reload started another process"
+
 skip $page systemd 1 "needs systemd and root; make dist-check analyses the units"
 skip $page "Containers and Kubernetes" 1 "needs a cluster; make dist-check validates the manifests and the chart"

@@ -123,6 +123,7 @@ for unit in "$@"; do
   case $action in
     start | enable) start "$unit" ;;
     stop) stop "$unit" ;;
+    reload) MAINPID=$(cat "$root/run/$unit.pid") bash -c "$(sed -n 's/^ExecReload=//p' "$units/$unit.service")" ;;
     restart) stop "$unit" && start "$unit" ;;
     *) echo "no stand-in for systemctl $action" >&2 && exit 1 ;;
   esac || exit 1

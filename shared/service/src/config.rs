@@ -11,6 +11,7 @@
 //! name cannot be set in the environment. `LISA_REDIS_URL` is short for `LISA_REDIS__URL`, and `LISA_CONFIG` names the
 //! file if the command line names none. Relative paths in a configuration file start at the folder of that file.
 
+mod findings;
 pub(crate) mod layers;
 mod listener;
 mod merged;
@@ -38,13 +39,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::cron::{Cron, InvalidCron};
+pub use findings::Variant;
 pub use layers::{LoadOptions, SinkSecrets};
 pub use problem::{ConfigError, Problem};
 pub use reference::{Key, keys, schema};
 pub use show::Loaded;
 pub use sinks::SinkConfig;
 pub use sources::{SourceConfig, SourceFrom};
-pub use table::Variant;
 
 use crate::http::auth::Token;
 use crate::http::{HostName, Origin};
@@ -455,7 +456,7 @@ impl Loaded {
     }
 
     fn read(layers: Arc<layers::Layers>, secrets: layers::Secrets) -> Result<Self, ConfigError> {
-        let findings = table::Findings::new(layers.clone(), secrets);
+        let findings = findings::Findings::new(layers.clone(), secrets);
         let config = resolve::resolve(&findings);
         let found = findings.finish();
         if !found.problems.is_empty() {

@@ -2,6 +2,7 @@
 //!
 //! Handles connections, bodies, errors, tokens and the operational endpoints. All other routes belong to the roles.
 
+mod accept;
 pub mod auth;
 pub mod batch;
 pub mod body;

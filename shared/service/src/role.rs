@@ -8,14 +8,15 @@ mod declare;
 mod descriptors;
 mod error;
 mod listeners;
+mod needs;
 mod program;
 mod readiness;
 mod recheck;
 mod systemd;
+mod watch;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,9 +27,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{
-    Config, ConfigError, LoadOptions, Loaded, SinkConfig, SinkSecrets, SubscriptionConfig,
-};
+use crate::config::{Config, ConfigError, LoadOptions, Loaded, SinkSecrets};
 use crate::http::auth::{TokenSet, check_listener};
 use crate::http::tls::Tls;
 use crate::http::{CrossSite, HttpLimits, Routes, ops, ops::Hindrances};
@@ -37,9 +36,7 @@ use crate::shutdown::{Hangup, Shutdown};
 use crate::supervise::{Policy, Supervisor};
 use crate::telemetry;
 use lisa_core::broker::Broker;
-use lisa_core::durability::Durability;
 use lisa_core::outage::Outage;
-use lisa_core::permissions;
 use lisa_core::redis::preflight::{self, Level, Needs};
 use lisa_core::redis::{Connection, ConnectionError};
 use lisa_core::sync::Mutex;
@@ -54,8 +51,6 @@ use recheck::Recheck;
 
 /// The call timeout of a role: the time after which a request to Redis fails.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// The interval at which the gauges of the connection are refreshed.
-const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// The configuration flags of every command line.
 #[derive(Clone, Debug, Default)]
@@ -257,58 +252,9 @@ impl Runtime {
         if config.http.tls.is_some() {
             let certificate = process.tls.clone();
             readiness.warn_with(move || certificate.warnings());
-            renew_certificate(&supervisor, &process.tls, &metrics, &shutdown);
+            watch::certificate(&supervisor, &process.tls, &metrics, &shutdown);
         }
-        // Applies to a manager, too: its file determines the durability that producers use.
-        let durabilities: BTreeSet<Durability> = config
-            .topics
-            .values()
-            .map(|topic| topic.durability)
-            .collect();
-        let aof = durabilities.contains(&Durability::Aof);
-        let has = |name| role.split('+').any(|role| role == name);
-        let subscriptions = config.consumer.subscriptions.iter();
-        let callback_topics: BTreeSet<&Topic> = subscriptions
-            .filter(|_| has("consumer"))
-            .flat_map(SubscriptionConfig::callback_topics)
-            .collect();
-        let mut roles = role.to_owned();
-        if !callback_topics.is_empty() {
-            roles.push('+');
-            roles.push_str(permissions::CALLBACKS);
-        }
-        let mut sinks = config.consumer.subscriptions.iter().map(|row| &row.sink);
-        let is_later = sinks.any(SinkConfig::can_be_later);
-        if has("consumer") && (is_later || config.consumer.gateway.is_some()) {
-            roles.push('+');
-            roles.push_str(permissions::GATEWAY);
-        }
-        let gateway = config.consumer.gateway.as_ref();
-        let has_sqs = has("consumer") && gateway.is_some_and(|gateway| gateway.sqs.is_some());
-        if has_sqs {
-            roles.push('+');
-            roles.push_str(permissions::SQS);
-        }
-        let sends_to =
-            |topic: &Topic| has("producer") || has_sqs || callback_topics.contains(topic);
-        let of_sends: BTreeSet<Durability> = config
-            .topics
-            .iter()
-            .filter(|(topic, _)| sends_to(topic))
-            .map(|(_, settings)| settings.durability)
-            .collect();
-        let needs = Needs {
-            commands: aof.then(|| "waitaof".to_owned()).into_iter().collect(),
-            permissions: permissions::of_roles(&roles, &config.namespace)
-                .into_iter()
-                .chain(of_sends.into_iter().filter_map(permissions::of_durability))
-                .collect(),
-            niceties: permissions::of_endpoint(config.redis.url.endpoint())
-                .into_iter()
-                .collect(),
-            append_only: aof,
-            allow_eviction: config.redis.allow_eviction,
-        };
+        let needs = needs::of(role, &config);
         Ok(Self {
             needs,
             tokens: TokenSet::new(config.auth.tokens.clone()),
@@ -445,16 +391,13 @@ impl Runtime {
         }
         if self.admit().await? {
             start(&self).await?;
-            if self.is_reload {
-                self.process.set_certificate(&self.config)?;
-            }
-            self.process.listeners.switch(&self.claims);
             self.readiness.met("start");
-            if self.is_reload {
+            let started = self.started.take();
+            // Without a receiver, it took too long, and the earlier start goes on.
+            if let Some(Ok(())) = started.map(|started| started.send(()))
+                && self.is_reload
+            {
                 self.report();
-            }
-            if let Some(started) = self.started.take() {
-                _ = started.send(());
             }
         }
         self.supervisor.join().await?;
@@ -468,7 +411,7 @@ impl Runtime {
     fn report(&self) {
         let process = &self.process.shutdown;
         systemd::start(&self.supervisor, &self.readiness, &self.shutdown, process);
-        watch(
+        watch::connection(
             &self.supervisor,
             &self.connection,
             &self.metrics,
@@ -574,44 +517,4 @@ fn redis_error(config: &Config, source: ConnectionError) -> StartError {
         address: config.redis.url.to_string(),
         source,
     }
-}
-
-/// Keeps the certificate of the listeners up to date.
-fn renew_certificate(supervisor: &Supervisor, tls: &Tls, metrics: &Metrics, shutdown: &Shutdown) {
-    let (tls, metrics) = (tls.clone(), metrics.clone());
-    let draining = shutdown.draining().clone();
-    supervisor.spawn("certificate", Policy::restart(), move |heartbeat| {
-        heartbeat.unlimited();
-        let (tls, metrics, draining) = (tls.clone(), metrics.clone(), draining.clone());
-        async move {
-            let renewing = tls.renew_when_changed(&metrics);
-            draining.run_until_cancelled(renewing).await;
-            Ok::<(), Infallible>(())
-        }
-    });
-}
-
-/// Keeps the gauges of the connection up to date.
-fn watch(supervisor: &Supervisor, connection: &Connection, metrics: &Metrics, shutdown: &Shutdown) {
-    let (connection, metrics, shutdown) = (connection.clone(), metrics.clone(), shutdown.clone());
-    supervisor.spawn("connection", Policy::restart(), move |heartbeat| {
-        let (connection, metrics, shutdown) =
-            (connection.clone(), metrics.clone(), shutdown.clone());
-        async move {
-            let mut status = connection.status();
-            while !shutdown.draining().is_cancelled() {
-                metrics.redis_up(connection.is_up());
-                if let Some(skew) = connection.clock().skew() {
-                    metrics.clock_skew(-skew.as_secs_f64());
-                }
-                heartbeat.ok();
-                tokio::select! {
-                    _ = status.changed() => {}
-                    () = tokio::time::sleep(WATCH_EVERY) => {}
-                    () = shutdown.draining().cancelled() => {}
-                }
-            }
-            Ok::<(), io::Error>(())
-        }
-    });
 }

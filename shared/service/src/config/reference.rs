@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json, json};
 
+use super::findings::{Findings, Variant};
 use super::layers::{Layers, LoadOptions, Secrets, SinkSecrets};
 use super::problem::{Path, Step};
 use super::resolve;
 use super::sinks::SinkType;
 use super::sources::SourceType;
-use super::table::{Findings, NONE, Variant, table_schema};
+use super::table::{NONE, table_schema};
 use lisa_core::fields::Description;
 
 /// Opens each table, except those of sinks and sources.

@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use super::findings::Findings;
 use super::layers::SinkSecrets;
 use super::sinks::needs_feature;
-use super::table::{Findings, Table};
+use super::table::Table;
 use super::values::Hash;
 use super::{
     AuthConfig, Config, ConsumerConfig, DashboardConfig, DoctorMode, GatewayConfig, KedaConfig,

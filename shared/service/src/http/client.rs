@@ -50,7 +50,7 @@ impl Client {
 }
 
 /// Returns the address that identifies a client. For IPv6 it is the network, because one client may have all its addresses.
-fn network(peer: IpAddr) -> IpAddr {
+pub(super) fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(peer) => IpAddr::V6((peer.to_bits() & NETWORK).into()),
         peer @ IpAddr::V4(_) => peer,

@@ -1,11 +1,11 @@
 //! The accept loop of a listener for HTTP/2, which gRPC requires.
 //!
-//! Serves a few clients that call often, not browsers: without limits on the speed of a client, but with few connections, of
-//! which a new one replaces the oldest.
+//! Serves a few clients that call often, not browsers: without limits on the speed of a client, but with few connections. A new
+//! one replaces the oldest of the address that has the most, so that a stranger replaces only their own.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::time::Duration;
@@ -19,15 +19,15 @@ use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use lisa_core::outage::Outage;
 use lisa_core::task;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::client::Client;
-use super::serve::{ACCEPT_PAUSE, Routes, is_shortage, of_one_connection, report};
+use super::accept::Acceptor;
+use super::client::{Client, network};
+use super::serve::{Routes, report};
 use crate::metrics::Metrics;
 use crate::shutdown::Shutdown;
 
@@ -58,40 +58,27 @@ pub async fn serve_http2(
     shutdown: &Shutdown,
 ) -> Result<(), io::Error> {
     let mut connections = JoinSet::new();
-    let mut open: VecDeque<AbortHandle> = VecDeque::new();
-    let mut outage = Outage::new("accept connections");
+    let mut open: VecDeque<(IpAddr, AbortHandle)> = VecDeque::new();
+    let mut acceptor = Acceptor::new(listener);
     loop {
-        let accepted = tokio::select! {
+        let (tcp, peer) = tokio::select! {
             biased;
             () = shutdown.draining().cancelled() => break,
             Some(ended) = connections.join_next() => {
                 report(ended, metrics);
                 continue;
             }
-            accepted = listener.accept() => accepted,
+            accepted = acceptor.accept() => accepted?,
         };
-        match accepted {
-            Ok((tcp, peer)) => {
-                outage.recovered();
-                open.retain(|connection| !connection.is_finished());
-                if open.len() >= CONNECTIONS
-                    && let Some(oldest) = open.pop_front()
-                {
-                    oldest.abort();
-                }
-                let draining = shutdown.draining().clone();
-                let connection = connection(tcp, peer, routes.clone(), metrics.clone(), draining);
-                open.push_back(connections.spawn(connection));
-            }
-            Err(error) if of_one_connection(&error) => {}
-            Err(error) if is_shortage(&error) => {
-                outage.failed(&error);
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-            Err(error) => return Err(error),
+        open.retain(|(_, connection)| !connection.is_finished());
+        if open.len() >= CONNECTIONS {
+            replace(&mut open);
         }
+        let draining = shutdown.draining().clone();
+        let connection = connection(tcp, peer, routes.clone(), metrics.clone(), draining);
+        open.push_back((network(peer.ip()), connections.spawn(connection)));
     }
-    drop(listener);
+    drop(acceptor);
     let ended = async {
         while let Some(ended) = connections.join_next().await {
             report(ended, metrics);
@@ -99,6 +86,22 @@ pub async fn serve_http2(
     };
     shutdown.now().run_until_cancelled(ended).await;
     Ok(())
+}
+
+/// Closes the oldest connection of the address that has the most.
+fn replace(open: &mut VecDeque<(IpAddr, AbortHandle)>) {
+    let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+    for (address, _) in &*open {
+        *counts.entry(*address).or_default() += 1;
+    }
+    // Of several such addresses, that of the oldest connection.
+    let most = counts.values().max().copied();
+    let oldest = open
+        .iter()
+        .position(|(address, _)| counts.get(address).copied() == most);
+    if let Some((_, connection)) = oldest.and_then(|index| open.remove(index)) {
+        connection.abort();
+    }
 }
 
 async fn connection(
@@ -166,6 +169,7 @@ mod tests {
     use axum::routing::get;
     use prometheus_client::registry::Registry;
     use tokio::io::AsyncReadExt;
+    use tokio::net::TcpSocket;
 
     use super::*;
 
@@ -204,5 +208,31 @@ mod tests {
         shutdown.end();
         server.await.unwrap().unwrap();
         assert!(is_closed(newest).await);
+    }
+
+    #[tokio::test]
+    async fn a_client_with_many_connections_replaces_its_own_only() {
+        let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let shutdown = Shutdown::manual(Duration::from_secs(5));
+        let metrics = Metrics::new(Registry::default(), "0", "test");
+        let server = shutdown.clone();
+        let routes = Routes::unguarded(Router::new());
+        let _server =
+            task::owned(async move { serve_http2(listener, routes, &metrics, &server).await });
+        let connect = async |from: &str| {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+            let to = SocketAddr::from(([127, 0, 0, 1], port));
+            socket.connect(to).await.unwrap()
+        };
+        let regular = connect("127.0.0.2").await;
+        let mut many = Vec::new();
+        for _ in 0..2 * CONNECTIONS {
+            many.push(connect("127.0.0.1").await);
+        }
+        assert!(is_closed(many.remove(0)).await, "their oldest");
+        let read = regular.try_read(&mut [0; 1024]);
+        assert!(!matches!(read, Ok(0)), "{read:?}");
     }
 }

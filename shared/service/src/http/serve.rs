@@ -18,7 +18,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use lisa_core::outage::Outage;
 use lisa_core::sync::RwLock;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -28,15 +27,13 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::HttpLimits;
+use super::accept::Acceptor;
 use super::cross_site::CrossSite;
 use super::guard::Guard;
 use super::stream::{Download, Exchange, Stream, Upload};
 use super::tls::Tls;
 use crate::metrics::Metrics;
 use crate::shutdown::Shutdown;
-
-/// The pause after an accept that failed for lack of file descriptors or memory.
-pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// hyper's limit of a head as a multiple of ours. A head between the two limits is answered with a problem.
 const HEAD_SLACK: usize = 4;
@@ -120,7 +117,7 @@ pub async fn serve(
     let mut seats = Seats::default();
     // The only connection accepted without a slot: it shows that a client waits. Others wait in the kernel's queue.
     let mut waiting = None;
-    let mut outage = Outage::new("accept connections");
+    let mut acceptor = Acceptor::new(listener);
     let mut next_round = Instant::now();
     let mut quiet = pin!(shutdown.quiet());
     loop {
@@ -142,27 +139,16 @@ pub async fn serve(
                 report(ended, metrics);
                 continue;
             }
-            accepted = listener.accept(), if waiting.is_none() => accepted,
+            accepted = acceptor.accept(), if waiting.is_none() => accepted?,
             now = reached(turn_ends) => {
                 seats.leave_older(now, limits.turn, limits.max_connections.div_ceil(LEAVING));
                 next_round = now + ROUND;
                 continue;
             }
         };
-        match accepted {
-            Ok(accepted) => {
-                outage.recovered();
-                waiting = Some(accepted);
-            }
-            Err(error) if of_one_connection(&error) => {}
-            Err(error) if is_shortage(&error) => {
-                outage.failed(&error);
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-            Err(error) => return Err(error),
-        }
+        waiting = Some(accepted);
     }
-    drop(listener);
+    drop(acceptor);
     drop(waiting);
     drop(seats);
     loop {
@@ -314,20 +300,6 @@ pub(super) fn report(ended: Result<(), JoinError>, metrics: &Metrics) {
         metrics.panicked("connection");
         tracing::error!(%error, "connection task failed");
     }
-}
-
-/// Returns whether the error is of one client, which disconnected between its SYN and our accept.
-pub(super) fn of_one_connection(error: &io::Error) -> bool {
-    use io::ErrorKind as K;
-    matches!(
-        error.kind(),
-        K::ConnectionAborted | K::ConnectionReset | K::ConnectionRefused | K::Interrupted
-    )
-}
-
-/// Returns whether the process or the host ran out of descriptors or memory: ENFILE, EMFILE, ENOBUFS, ENOMEM.
-pub(super) fn is_shortage(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(23 | 24 | 105 | 12))
 }
 
 #[cfg(test)]

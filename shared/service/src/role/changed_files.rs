@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 /// The interval between two looks. A change takes effect when two looks have seen it, because a file may be half written.
@@ -14,19 +15,36 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// editors and container platforms replace files.
 type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
-/// The files of a configuration, as they were when it was read.
+/// The files of a configuration, as they were before they were read.
+#[derive(Debug, Default)]
 pub(super) struct ChangedFiles {
-    read: BTreeMap<PathBuf, Stamp>,
-    seen: BTreeMap<PathBuf, Stamp>,
+    read: Stamps,
+    seen: Stamps,
 }
 
+type Stamps = BTreeMap<PathBuf, Stamp>;
+
 impl ChangedFiles {
-    /// Remembers the current state of the files.
-    pub(super) fn of(files: &BTreeSet<PathBuf>) -> Self {
-        let stamps = files.iter().map(|path| (path.clone(), stamp(path)));
-        let read: BTreeMap<_, _> = stamps.collect();
-        let seen = read.clone();
-        Self { read, seen }
+    /// Returns the same files as they are now, to be read.
+    pub(super) async fn now(&self) -> Self {
+        let read = stamps(self.read.keys().cloned().collect()).await;
+        Self {
+            seen: read.clone(),
+            read,
+        }
+    }
+
+    /// Replaces the files by those that a load has read. Keeps the state before the load of those that it has already.
+    pub(super) fn after_load(mut self, files: &BTreeSet<PathBuf>) -> Self {
+        let state = |path: &PathBuf| {
+            let before = self.read.remove(path);
+            (path.clone(), before.unwrap_or_else(|| stamp(path)))
+        };
+        let read: Stamps = files.iter().map(state).collect();
+        Self {
+            seen: read.clone(),
+            read,
+        }
     }
 
     /// Waits until a file has changed and then stays as it is. Remembers the new state.
@@ -36,8 +54,7 @@ impl ChangedFiles {
     pub(super) async fn changed(&mut self) {
         loop {
             sleep(LOOK_EVERY).await;
-            let paths = self.read.keys();
-            let now: BTreeMap<_, _> = paths.map(|path| (path.clone(), stamp(path))).collect();
+            let now = stamps(self.read.keys().cloned().collect()).await;
             let is_steady = now == self.seen;
             self.seen = now;
             if is_steady && self.seen != self.read {
@@ -46,6 +63,18 @@ impl ChangedFiles {
             }
         }
     }
+}
+
+/// Returns the stamps of files. On a thread of its own, since a network file system may not answer.
+async fn stamps(paths: Vec<PathBuf>) -> Stamps {
+    let stamps = spawn_blocking(move || {
+        let stamps = paths.into_iter().map(|path| {
+            let stamp = stamp(&path);
+            (path, stamp)
+        });
+        stamps.collect()
+    });
+    stamps.await.unwrap_or_default()
 }
 
 /// Returns the stamp of the file to which a path leads; `None` if there is none.

@@ -25,6 +25,8 @@ use lisa_core::task;
 const START_WITHIN: Duration = Duration::from_secs(30);
 /// The time after which a start that failed is tried again: Redis may have been unavailable.
 const RETRY_EVERY: Duration = Duration::from_mins(1);
+/// The number of earlier starts that may drain at a time. Until one has ended, the next reload waits.
+const DRAINING: usize = 4;
 /// The time for requests that arrived before the switch of the listeners to reach their routes, which refuse requests while draining.
 const SWITCHED: Duration = Duration::from_millis(100);
 
@@ -36,6 +38,7 @@ pub struct Program {
     flags: Flags,
     adjust: fn(&mut Config),
     loaded: Loaded,
+    files: ChangedFiles,
 }
 
 /// The cause of a reload.
@@ -71,6 +74,7 @@ impl Program {
             role,
             flags,
             adjust,
+            files: ChangedFiles::default().after_load(&loaded.files),
             loaded,
         })
     }
@@ -97,24 +101,26 @@ impl Program {
         let shutdown = shutdown.map_err(StartError::Signals)?;
         let mut hangups = signal(SignalKind::hangup()).map_err(StartError::Signals)?;
         let process = Process::new(self.role, shutdown.clone(), self.config())?;
-        let mut files = ChangedFiles::of(&self.loaded.files);
         let (mut current, _) = Generation::start(&process, self.config(), &run, false)?;
         let mut earlier = JoinSet::new();
         let mut outage = Outage::new("start with the new configuration");
         let mut retry = None;
         let ended = loop {
+            let may_reload = earlier.len() < DRAINING;
             let cause = tokio::select! {
                 ended = &mut current.task => break ended,
                 Some(_) = earlier.join_next() => continue,
-                _ = hangups.recv() => Cause::Signal,
-                () = files.changed() => Cause::Files,
-                cause = due(&retry) => cause,
+                _ = hangups.recv(), if may_reload => Cause::Signal,
+                () = self.files.changed(), if may_reload => Cause::Files,
+                cause = due(&retry), if may_reload => cause,
             };
             retry = None;
             if shutdown.draining().is_cancelled() {
                 continue;
             }
             systemd::reloading().await;
+            // A file that changes while it is read is then read again.
+            let files = self.files.now().await;
             let started = match self.load(cause) {
                 Ok(Some(loaded)) => {
                     let claims = current.claims.clone();
@@ -130,7 +136,7 @@ impl Program {
             let result = match started {
                 Ok(Some((next, loaded))) => {
                     outage.recovered();
-                    files = ChangedFiles::of(&loaded.files);
+                    self.files = files.after_load(&loaded.files);
                     self.log_changes(&loaded);
                     process.shutdown.set_grace(loaded.config.shutdown.grace);
                     self.loaded = loaded;
@@ -198,7 +204,13 @@ impl Program {
         descriptors::raise(loaded.config.http.max_connections);
         let (mut next, started) = Generation::start(process, &loaded.config, run, true)?;
         let error = match timeout(START_WITHIN, started).await {
-            Ok(Ok(())) => return Ok(next),
+            Ok(Ok(())) => match process.set_certificate(&loaded.config) {
+                Ok(()) => {
+                    process.listeners.switch(&next.claims);
+                    return Ok(next);
+                }
+                Err(error) => error,
+            },
             Ok(Err(_)) => {
                 process.listeners.abandon(&next.claims, current);
                 let ended = joined((&mut next.task).await);
