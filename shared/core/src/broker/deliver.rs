@@ -14,7 +14,7 @@ use crate::time::{UnixMs, millis};
 use crate::topic::{Group, Shard};
 
 /// The maximum number of deliveries in one settle, which takes several commands for each message, unlike an ack.
-const MAX_SETTLE: usize = 50;
+const MAX_SETTLE: usize = 40;
 /// The delivery counts of marked and unmarked deliveries.
 const MARKED: u8 = 2;
 const UNMARKED: u8 = 1;
