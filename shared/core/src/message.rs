@@ -94,8 +94,9 @@ impl Headers {
 
     /// Returns a header's value; the case of the name is ignored.
     pub fn get(&self, name: &str) -> Option<&str> {
-        let name: HeaderName = name.to_ascii_lowercase().parse().ok()?;
-        self.0.get(&name).map(HeaderValue::as_str)
+        let mut headers = self.iter();
+        let found = headers.find(|(given, _)| given.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value)
     }
 
     /// Returns all headers, sorted by name.

@@ -221,6 +221,21 @@ pub enum Verdict {
     Lost,
 }
 
+impl Verdict {
+    /// Returns the name of the operation that settles a delivery with this outcome.
+    pub fn operation(&self) -> &'static str {
+        match self {
+            Self::Ack => "ack",
+            Self::Retry { .. } => "retry",
+            Self::Defer { .. } => "defer",
+            Self::HandBack { .. } => "hand_back",
+            Self::Reject { .. } => "reject",
+            Self::Expired => "expire",
+            Self::Lost => "lose",
+        }
+    }
+}
+
 /// The outcome of settling one delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
