@@ -51,6 +51,7 @@ use crate::http::auth::Token;
 use crate::http::{HostName, Origin};
 use crate::recurring::RecurringMessage;
 use crate::settings::settings;
+use crate::spans::ProcessContext;
 use crate::telemetry::LogFormat;
 use lisa_core::fields;
 use lisa_core::names::words;
@@ -87,6 +88,8 @@ pub struct Config {
     pub shutdown: ShutdownConfig,
     /// The logs.
     pub log: LogConfig,
+    /// The spans of OpenTelemetry.
+    pub otel: OtelConfig,
 }
 
 settings! {
@@ -411,6 +414,15 @@ fields! {
     pub struct LogConfig {
         /// The format of the log on standard error. `auto` is text on a terminal and JSON otherwise.
         format: LogFormat = LogFormat::Auto;
+    }
+}
+
+fields! {
+    /// The spans of OpenTelemetry. The standard variables of the environment, such as `OTEL_EXPORTER_OTLP_ENDPOINT`, decide whether they are exported.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct OtelConfig {
+        /// The relation of the span of a delivery to the trace context that its message carries: `links` starts a trace of its own with a link, `parent` continues that trace.
+        process: ProcessContext = ProcessContext::Links;
     }
 }
 

@@ -30,6 +30,7 @@ pub mod report;
 pub mod role;
 mod settings;
 pub mod shutdown;
+pub mod spans;
 pub mod supervise;
 pub mod targets;
 #[cfg(feature = "process")]

@@ -33,6 +33,8 @@ use crate::http::tls::Tls;
 use crate::http::{CrossSite, HttpLimits, Routes, ops, ops::Hindrances};
 use crate::metrics::Metrics;
 use crate::shutdown::{Hangup, Shutdown};
+use crate::spans::export::Exporter;
+use crate::spans::{Spans, caller};
 use crate::supervise::{Policy, Supervisor};
 use crate::telemetry;
 use lisa_core::broker::Broker;
@@ -157,6 +159,8 @@ pub struct Runtime {
     pub readiness: Readiness,
     /// The tokens that guard its HTTP interface.
     pub tokens: TokenSet,
+    /// The maker of spans, if they are exported.
+    pub spans: Option<Spans>,
     needs: Needs,
     process: Arc<Process>,
     claims: Arc<Claims>,
@@ -175,6 +179,7 @@ struct Process {
     /// The certificate of the listeners.
     tls: Tls,
     listeners: Listeners,
+    exporter: Option<Exporter>,
     /// The groups of this process, by topic.
     instances: Mutex<BTreeMap<Topic, Group>>,
     /// The reason why the newest configuration is not in effect.
@@ -189,6 +194,7 @@ impl Process {
             shutdown,
             metrics: Metrics::new(Registry::default(), env!("CARGO_PKG_VERSION"), role),
             listeners: Listeners::default(),
+            exporter: Exporter::start(role, config),
             instances: Mutex::default(),
             rejected: Arc::default(),
         };
@@ -200,6 +206,18 @@ impl Process {
     fn set_certificate(&self, config: &Config) -> Result<(), StartError> {
         let set = self.tls.set(config.http.tls.as_ref());
         set.map_err(|error| StartError::Refused(error.to_string()))
+    }
+
+    /// Ends what all starts of the role share: the listeners, then the export of their spans. `role` is the end of the role.
+    async fn end(&self, role: Result<(), StartError>) -> Result<(), StartError> {
+        let ended = match role {
+            Ok(()) => self.listeners.join().await.map_err(Into::into),
+            Err(error) => Err(error),
+        };
+        if let Some(exporter) = &self.exporter {
+            exporter.flush().await;
+        }
+        ended
     }
 }
 
@@ -255,6 +273,8 @@ impl Runtime {
             watch::certificate(&supervisor, &process.tls, &metrics, &shutdown);
         }
         let needs = needs::of(role, &config);
+        let exporter = process.exporter.as_ref();
+        let spans = exporter.map(|exporter| exporter.spans(&config));
         Ok(Self {
             needs,
             tokens: TokenSet::new(config.auth.tokens.clone()),
@@ -265,6 +285,7 @@ impl Runtime {
             supervisor,
             shutdown,
             readiness,
+            spans,
             process,
             claims: Arc::default(),
             started: None,
@@ -313,7 +334,7 @@ impl Runtime {
             self.shutdown.clone(),
             ops::Errors::at(address, &self.tokens),
         );
-        let router = router.merge(ops);
+        let router = caller::follow(router, self.spans.as_ref()).merge(ops);
         let limits = HttpLimits {
             max_connections: descriptors::connections(self.config.http.max_connections),
             ..HttpLimits::default()
@@ -400,11 +421,11 @@ impl Runtime {
                 self.report();
             }
         }
-        self.supervisor.join().await?;
-        if !is_program {
-            self.process.listeners.join().await?;
+        let joined = self.supervisor.join().await;
+        if is_program {
+            return Ok(joined?);
         }
-        Ok(())
+        self.process.end(joined.map_err(Into::into)).await
     }
 
     /// Starts to report the state of the role: to systemd, and in the gauges of the connection.

@@ -77,6 +77,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
     let http = listener::read(root.open("http"), &auth);
     let shutdown = root.table("shutdown");
     let log = root.table("log");
+    let otel = root.table("otel");
     root.finish();
     Config {
         namespace,
@@ -105,6 +106,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
         http,
         shutdown,
         log,
+        otel,
     }
 }
 

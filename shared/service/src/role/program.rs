@@ -167,8 +167,7 @@ impl Program {
         // Of a role that ended by itself, the earlier starts end as well.
         shutdown.begin();
         while earlier.join_next().await.is_some() {}
-        joined(ended)?;
-        Ok(process.listeners.join().await?)
+        process.end(joined(ended)).await
     }
 
     /// Loads the configuration again. Returns `None` if nothing has changed.

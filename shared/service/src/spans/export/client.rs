@@ -1,0 +1,94 @@
+//! Sends the requests of the exporter, on the runtime of the role, and logs each outage of the collector once.
+
+use std::error::Error;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lisa_core::outage::Outage;
+use lisa_core::small_file::{self, MAX_PEM_BYTES};
+use lisa_core::sync::Mutex;
+use lisa_core::task;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use reqwest::{Certificate, redirect};
+use tokio::runtime::Handle;
+
+use super::environment::Environment;
+
+/// The time limit for connecting.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(super) struct Client {
+    http: reqwest::Client,
+    runtime: Handle,
+    outage: Mutex<Outage>,
+}
+
+/// The reason why an export failed, with its causes.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Failed(String);
+
+impl Client {
+    pub(super) fn new(endpoint: &str, environment: &Environment) -> Result<Self, String> {
+        let timeout = environment.timeout()?;
+        // The crypto provider is per process, and the first one wins.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut builder = reqwest::Client::builder()
+            .user_agent(concat!("Lisa/", env!("CARGO_PKG_VERSION")))
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .connect_timeout(CONNECT_WITHIN.min(timeout))
+            .timeout(timeout);
+        if !endpoint.starts_with("https:") {
+            // A small container without root certificates can still use http.
+            builder = builder.tls_certs_only([]);
+        } else if let Some(path) = environment.certificate() {
+            let refused = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+            let pem = small_file::read(&path, MAX_PEM_BYTES).map_err(|error| refused(&error))?;
+            let certificates = Certificate::from_pem_bundle(&pem);
+            builder = builder.tls_certs_only(certificates.map_err(|error| refused(&error))?);
+        }
+        Ok(Self {
+            http: builder.build().map_err(|error| chain(&error))?,
+            runtime: Handle::current(),
+            outage: Mutex::new(Outage::new("export spans")),
+        })
+    }
+}
+
+#[async_trait]
+impl HttpClient for Client {
+    /// The exporter's thread is none of the runtime, where the client must run.
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let http = self.http.clone();
+        let sent = {
+            let _runtime = self.runtime.enter();
+            task::owned(async move { http.send_bytes(request).await })
+        };
+        let answer = sent.await.unwrap_or_else(|ended| Err(ended.into()));
+        let failure = match &answer {
+            Ok(response) if response.status().is_success() => None,
+            Ok(response) => Some(format!("the collector answered {}", response.status())),
+            Err(error) => Some(chain(error.as_ref())),
+        };
+        let mut outage = self.outage.lock();
+        match failure {
+            None => outage.recovered(),
+            Some(why) => drop(outage.failed(&Failed(why))),
+        }
+        answer
+    }
+}
+
+/// Joins an error and its causes on one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
