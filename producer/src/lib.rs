@@ -51,6 +51,7 @@ mod producer;
 mod receipt;
 #[cfg(feature = "http")]
 pub mod sources;
+mod spans;
 mod stored;
 
 pub use by_key::KeyOutcome;
@@ -79,3 +80,4 @@ pub use lisa_core::topic::{
     Rate, Size, Topic, TopicOf, TopicSettings,
 };
 pub use lisa_service::metrics::Metrics;
+pub use lisa_service::spans::{ProcessContext, SpanOptions, Spans};

@@ -20,6 +20,7 @@ use lisa_core::state::RescheduleOutcome;
 use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::{Shard, Topic, TopicOf, TopicSettings};
 use lisa_service::metrics::Metrics;
+use lisa_service::spans::Spans;
 use serde::Serialize;
 
 use crate::batcher::{Batch, SendBatcher};
@@ -27,6 +28,7 @@ use crate::error::{Failure, InvalidField, SendError};
 use crate::message::NewMessage;
 use crate::message_ref::MessageRef;
 use crate::receipt::Receipt;
+use crate::spans;
 use crate::stored::{CancelOutcome, GetOutcome};
 
 /// The interval, in ms, at which a sending producer checks the registry for changed settings.
@@ -57,6 +59,8 @@ pub struct ProducerOptions {
     pub auto_create: Option<TopicSettings>,
     /// The metrics that count sends.
     pub metrics: Option<Metrics>,
+    /// The maker of spans that record sends. Always `None` without the feature `otel-api`.
+    pub spans: Option<Spans>,
 }
 
 impl Producer {
@@ -173,11 +177,16 @@ impl Producer {
         message: NewMessage,
     ) -> Result<Receipt, SendError> {
         let topic = self.topic_for_send(&parse_topic(topic)?).await?;
-        let receipt = match message.check(topic.settings(), self.inner.broker.now()) {
-            Ok(message) => {
+        let now = self.inner.broker.now();
+        let receipt = match message.check(topic.settings(), now) {
+            Ok(mut message) => {
+                let options = &self.inner.options;
+                let span = spans::start(options, now, &topic, &mut [&mut message], false);
                 let (replace, durability) = (message.options.replace.clone(), message.durability);
                 let sent = self.inner.batcher.send(topic.clone(), message).await;
-                sent.and_then(|accepted| Receipt::new(accepted, durability, replace))
+                let receipt = sent.and_then(|accepted| Receipt::new(accepted, durability, replace));
+                spans::end(span, [&receipt]);
+                receipt
             }
             Err(error) => Err(error),
         };
@@ -214,6 +223,14 @@ impl Producer {
                 },
             ));
         }
+        let span = match self.inner.options.spans {
+            Some(_) => {
+                let messages = shards.values_mut().flatten();
+                let mut messages: Vec<_> = messages.map(|(_, message)| message).collect();
+                spans::start(&self.inner.options, now, &topic, &mut messages, true)
+            }
+            None => None,
+        };
         let sends = shards
             .into_iter()
             .map(|(shard, messages)| self.send_to_shard(&topic, shard, messages));
@@ -227,6 +244,7 @@ impl Producer {
             .into_iter()
             .map(|result| result.expect("each message was refused or sent"))
             .collect();
+        spans::end(span, &results);
         self.count(&topic, &results);
         Ok(results)
     }

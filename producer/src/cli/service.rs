@@ -18,6 +18,7 @@ pub(super) async fn serve(runtime: Runtime) -> Result<(), StartError> {
         topics: runtime.config.topics.clone(),
         auto_create: None,
         metrics: Some(runtime.metrics.clone()),
+        spans: runtime.spans.clone(),
     };
     let producer = Producer::with_options(runtime.broker.clone(), options);
     let body_timeout = runtime.config.http.body_timeout;

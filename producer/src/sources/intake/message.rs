@@ -17,11 +17,13 @@ use crate::message::NewMessage;
 /// The header of RabbitMQ's delayed message plugin: the delay in milliseconds.
 const X_DELAY: &str = "x-delay";
 /// The headers that Lisa's own sinks add, which are omitted because they describe an earlier delivery.
-const OF_SINKS: [&str; 6] = [
+const OF_SINKS: [&str; 8] = [
     "lisa-attempt",
     "lisa-due-at",
     "lisa-group",
     "lisa-late",
+    "lisa-origin-traceparent",
+    "lisa-origin-tracestate",
     "lisa-refused",
     "lisa-topic",
 ];
