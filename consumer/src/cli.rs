@@ -313,13 +313,15 @@ async fn gateway(runtime: &Runtime) -> Result<Option<Gateway>, StartError> {
         wanted.max_waiting,
         config.http.body_timeout,
         &runtime.shutdown,
-    );
+    )
+    .with_spans(runtime.spans.clone());
     let gateway = match &wanted.sqs {
         Some(sqs) => gateway.with_sqs(SqsOptions {
             producer: Producer::with_options(
                 runtime.broker.clone(),
                 ProducerOptions {
                     metrics: Some(runtime.metrics.clone()),
+                    spans: runtime.spans.clone(),
                     ..ProducerOptions::default()
                 },
             ),
@@ -340,7 +342,9 @@ async fn gateway(runtime: &Runtime) -> Result<Option<Gateway>, StartError> {
 /// Builds the consumer of a configuration; `None` if there is only a gateway.
 fn of(runtime: &Runtime) -> Result<Option<Consumer>, StartError> {
     let refused = |error: &dyn std::fmt::Display| StartError::Refused(error.to_string());
-    let mut builder = Consumer::builder(runtime.broker.clone()).metrics(runtime.metrics.clone());
+    let mut builder = Consumer::builder(runtime.broker.clone())
+        .metrics(runtime.metrics.clone())
+        .spans(runtime.spans.clone());
     let config: &Config = &runtime.config;
     if config.consumer.subscriptions.is_empty() && config.consumer.gateway.is_some() {
         return Ok(None);

@@ -11,7 +11,7 @@ use lisa_core::topic::Topic;
 use tokio::time::{Instant, sleep};
 
 /// The prefix of the headers that describe the outcome.
-pub const PREFIX: &str = "lisa-callback-";
+pub(crate) const PREFIX: &str = "lisa-callback-";
 /// The time between two attempts of a subscription to send a callback again.
 const TRY_AGAIN: Duration = Duration::from_millis(250);
 /// The shortest time between two log lines about callbacks that cannot be sent.

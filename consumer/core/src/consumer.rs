@@ -15,6 +15,7 @@ use lisa_service::callbacks::CallbackTopics;
 use lisa_service::metrics::Metrics;
 use lisa_service::report;
 use lisa_service::shutdown::Shutdown;
+use lisa_service::spans::Spans;
 use lisa_service::supervise::{Policy, Supervisor};
 use serde::de::DeserializeOwned;
 
@@ -61,6 +62,7 @@ impl Consumer {
             handler_timeout: None,
             grace: DEFAULT_GRACE,
             metrics: None,
+            spans: None,
         }
     }
 
@@ -183,6 +185,7 @@ pub struct Builder {
     handler_timeout: Option<Duration>,
     grace: Duration,
     metrics: Option<Metrics>,
+    spans: Option<Spans>,
 }
 
 impl Builder {
@@ -250,6 +253,13 @@ impl Builder {
         self
     }
 
+    /// Records deliveries with these spans.
+    #[must_use]
+    pub fn spans(mut self, spans: impl Into<Option<Spans>>) -> Self {
+        self.spans = spans.into();
+        self
+    }
+
     /// Builds the consumer. Does not call Redis.
     ///
     /// # Errors
@@ -285,7 +295,10 @@ impl Builder {
             }
         }
         Ok(Consumer {
-            process: Arc::new(Process::new(self.broker, self.metrics)),
+            process: Arc::new(Process {
+                spans: self.spans,
+                ..Process::new(self.broker, self.metrics)
+            }),
             subscriptions: subscriptions.into_iter().map(Arc::new).collect(),
             grace: self.grace,
         })

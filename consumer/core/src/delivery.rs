@@ -2,6 +2,7 @@
 //!
 //! Neither calls Redis. The consumer renews the lease until the deadline of the context.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use lisa_core::message::{EntryId, Headers, MessageId};
 use lisa_core::sync::Mutex;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, Topic};
+use lisa_service::spans::{TRACE_HEADERS, Trace};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +21,9 @@ use crate::worker::lease::Held;
 /// The furthest that [`Context::extend`] can move the deadline of a handler, counted from its start: 7 days, which is also
 /// the maximum of a topic's `handler_timeout`.
 pub const MAX_RUN: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The prefix of the headers with the trace context of a message, where those of a run take their place.
+const ORIGIN: &str = "lisa-origin-";
 
 /// One delivery of one message to a handler, or to its garbage hook, [`Handler::on_garbage`](crate::Handler::on_garbage).
 #[derive(Clone, Debug)]
@@ -108,6 +113,7 @@ struct Surroundings {
     shutdown: Arc<CancellationToken>,
     lease: Arc<Held>,
     token: Option<String>,
+    trace: Option<Trace>,
 }
 
 /// The error of a handler whose lease was lost: its message is, or will be, delivered again.
@@ -127,7 +133,15 @@ impl Context {
     ) -> Self {
         let now = Instant::now();
         let lease = Held::new(lease_lost, now);
-        Self::starting(delivery, now, deadline, Arc::new(shutdown), lease, None)
+        Self::starting(
+            delivery,
+            now,
+            deadline,
+            Arc::new(shutdown),
+            lease,
+            None,
+            None,
+        )
     }
 
     /// Creates the context of a delivery whose handler starts at `now`.
@@ -138,6 +152,7 @@ impl Context {
         shutdown: Arc<CancellationToken>,
         lease: Arc<Held>,
         token: Option<String>,
+        trace: Option<Trace>,
     ) -> Self {
         let inner = Surroundings {
             topic: delivery.topic.clone(),
@@ -151,6 +166,7 @@ impl Context {
             shutdown,
             lease,
             token,
+            trace,
         };
         Self {
             inner: Arc::new(inner),
@@ -175,6 +191,26 @@ impl Context {
     /// Returns the headers of the message.
     pub fn headers(&self) -> &Headers {
         &self.inner.headers
+    }
+
+    /// Returns the headers of the message for another system that it is passed on to. With [`Spans`](crate::Spans), `traceparent`
+    /// and `tracestate` are those of this run, and those of the message are `lisa-origin-traceparent` and
+    /// `lisa-origin-tracestate`.
+    pub fn headers_to_pass_on<'d>(
+        &self,
+        delivery: &'d Delivery,
+    ) -> impl Iterator<Item = (Cow<'d, str>, Cow<'d, str>)> + use<'d> {
+        let of_run = self.inner.trace.as_ref().map(Trace::headers);
+        let is_replaced = of_run.is_some();
+        let own = delivery.headers.iter().map(move |(name, value)| {
+            let name = match is_replaced && TRACE_HEADERS.contains(&name) {
+                true => Cow::Owned(format!("{ORIGIN}{name}")),
+                false => Cow::Borrowed(name),
+            };
+            (name, Cow::Borrowed(value))
+        });
+        let of_run = of_run.into_iter().flatten();
+        own.chain(of_run.map(|(name, value)| (Cow::Borrowed(name), Cow::Owned(value))))
     }
 
     /// Returns the number of this attempt, from 1. Defers and hand-backs are not counted.
@@ -282,6 +318,75 @@ pub(crate) mod tests {
             CancellationToken::new(),
             lost.clone(),
         )
+    }
+
+    #[test]
+    fn with_a_span_the_headers_for_others_carry_its_context_and_keep_that_of_the_message() {
+        use lisa_service::spans::{Delivered, Place, SpanOptions, Spans};
+
+        let mut delivery = delivery();
+        let headers = Arc::make_mut(&mut delivery.headers);
+        let origin = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let given = [
+            ("color", "red"),
+            ("traceparent", origin),
+            ("tracestate", "a=1"),
+        ];
+        for (name, value) in given {
+            headers.insert(name, value).unwrap();
+        }
+        let pairs = |context: &Context| -> Vec<(String, String)> {
+            let all = context.headers_to_pass_on(&delivery);
+            all.map(|(name, value)| (name.into_owned(), value.into_owned()))
+                .collect()
+        };
+        let owned = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            let each = pairs.iter();
+            each.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect()
+        };
+        let (now, lost) = (Instant::now(), CancellationToken::new());
+        assert_eq!(
+            pairs(&Context::new(
+                &delivery,
+                now,
+                CancellationToken::new(),
+                lost.clone()
+            )),
+            owned(&given)
+        );
+
+        let provider = opentelemetry_sdk::trace::SdkTracerProvider::default();
+        let spans = Spans::new(&provider, SpanOptions::default());
+        let place = Place {
+            topic: &delivery.topic,
+            group: Some(&delivery.group),
+            shard: None,
+            client: None,
+        };
+        let delivered = Delivered {
+            id: &delivery.id,
+            attempt: delivery.attempt,
+            due_at: delivery.due_at,
+            lateness: delivery.lateness(),
+            headers: &delivery.headers,
+        };
+        let span = spans.process(&place, &delivered);
+        let trace = span.trace();
+        let own = trace.as_ref().map(Trace::headers).unwrap();
+        let [("traceparent", own)] = &*own else {
+            panic!("{own:?}");
+        };
+        let held = Held::new(lost, now);
+        let context = Context::starting(&delivery, now, now, Arc::default(), held, None, trace);
+        let expected = [
+            ("color", "red"),
+            ("lisa-origin-traceparent", origin),
+            ("lisa-origin-tracestate", "a=1"),
+            ("traceparent", own),
+        ];
+        assert_eq!(pairs(&context), owned(&expected));
+        assert_ne!(own, origin);
     }
 
     #[test]

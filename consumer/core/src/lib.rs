@@ -43,12 +43,12 @@ pub use lisa_core::time::{UnixMs, When};
 pub use lisa_core::topic::{Group, InvalidName, Namespace, Topic, TopicOf};
 pub use lisa_service::metrics::Metrics;
 pub use lisa_service::shutdown::Shutdown;
+pub use lisa_service::spans::{ProcessContext, SpanOptions, Spans};
 pub use lisa_service::supervise::Supervisor;
 
 /// Items for the sinks, the gateway and the command line. They are not part of the public API and may change at any time.
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::callbacks::PREFIX as CALLBACK_PREFIX;
     pub use crate::consumer::start_settings;
     pub use crate::process::Process;
     pub use crate::report::Counters;

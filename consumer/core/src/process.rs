@@ -8,6 +8,7 @@ use lisa_core::connect::process_name;
 use lisa_core::sync::Mutex;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::metrics::Metrics;
+use lisa_service::spans::Spans;
 
 use crate::report::Counters;
 use crate::worker::lease::Leases;
@@ -19,6 +20,8 @@ pub struct Process {
     pub broker: Broker,
     /// The metrics of the process, if it has any.
     pub metrics: Option<Metrics>,
+    /// The maker of spans, if deliveries are to have any.
+    pub(crate) spans: Option<Spans>,
     /// The consumer name that identifies the holder of a delivery in Redis. Each start of a process has a new one.
     pub name: String,
     /// The numbers of deliveries by their outcome.
@@ -46,6 +49,7 @@ impl Process {
         Self {
             broker,
             metrics,
+            spans: None,
             name: process_name(),
             counters: Counters::default(),
             payloads: Payloads::default(),

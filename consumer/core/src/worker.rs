@@ -16,6 +16,7 @@ pub(crate) mod presence;
 pub(crate) mod renewal;
 pub(crate) mod runner;
 pub(crate) mod settle;
+pub(crate) mod spans;
 pub(crate) mod state;
 pub(crate) mod trial;
 

@@ -15,6 +15,7 @@ use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::Shard;
 use lisa_service::http::share::{Share, Shortage};
 use lisa_service::http::{Problem, ProblemCode};
+use lisa_service::spans::{Delivered, Place};
 
 use super::{Gateway, GroupPolls};
 
@@ -53,6 +54,20 @@ pub(super) struct Pulled {
     pub(super) lease_until: UnixMs,
 }
 
+impl Pulled {
+    /// Returns it for a span.
+    pub(super) fn delivered(&self) -> Delivered<'_> {
+        let delivery = &self.delivery;
+        Delivered {
+            id: &delivery.id,
+            attempt: delivery.attempt,
+            due_at: delivery.due_at,
+            lateness: delivery.lateness(),
+            headers: &delivery.headers,
+        }
+    }
+}
+
 impl Handed {
     pub(super) fn new(
         gateway: &Gateway,
@@ -76,6 +91,16 @@ impl Handed {
     /// Adds the memory of results that are in the same answer.
     pub(super) fn add_results(&mut self, memory: Share) {
         self.results = Some(memory);
+    }
+
+    /// Returns the place of the deliveries, for spans.
+    pub(super) fn place(&self) -> Place<'_> {
+        Place {
+            topic: &self.group.topic,
+            group: Some(&self.group.group),
+            shard: Some(self.shard),
+            client: Some(&self.gateway.process().name),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {

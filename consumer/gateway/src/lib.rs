@@ -45,6 +45,7 @@ use lisa_service::http::{Problem, ProblemCode, Reads, WithoutQuery};
 use lisa_service::metrics::{DeliveryMetrics, Metrics};
 use lisa_service::report;
 use lisa_service::shutdown::Shutdown;
+use lisa_service::spans::Spans;
 use lisa_service::supervise::{Heartbeat, Policy, Supervisor, contain};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -67,6 +68,7 @@ pub struct Gateway {
     shared: Arc<Shared>,
     sqs: Option<Arc<SqsOptions>>,
     create: Option<Arc<TopicSettings>>,
+    spans: Option<Spans>,
 }
 
 struct Shared {
@@ -166,6 +168,7 @@ impl Gateway {
             shared: Arc::new(shared),
             sqs: None,
             create: None,
+            spans: None,
         }
     }
 
@@ -174,6 +177,13 @@ impl Gateway {
     #[must_use]
     pub fn with_auto_create(mut self, settings: TopicSettings) -> Self {
         self.create = Some(Arc::new(settings));
+        self
+    }
+
+    /// Records pulls and settlements with these spans.
+    #[must_use]
+    pub fn with_spans(mut self, spans: impl Into<Option<Spans>>) -> Self {
+        self.spans = spans.into();
         self
     }
 

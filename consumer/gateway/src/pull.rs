@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -137,6 +137,7 @@ pub(super) async fn take(
 ) -> Result<Option<Taken>, Problem> {
     // A message must not be taken for a client that is gone, and a half-closed connection may be of one.
     ends_with_client();
+    let started = gateway.spans.as_ref().map(|_| SystemTime::now());
     let key = gateway.key()?;
     let _seat = gateway.admit()?;
     let group = gateway.group(topic.name(), group);
@@ -171,6 +172,10 @@ pub(super) async fn take(
             if let Some(metrics) = &gateway.process().metrics {
                 let count = pulled.len() as u64;
                 metrics.pulled(group.topic.as_str(), group.group.as_str(), count);
+            }
+            if let (Some(spans), Some(started)) = (&gateway.spans, started) {
+                let delivered: Vec<_> = pulled.iter().map(Pulled::delivered).collect();
+                spans.receive(&handed.place(), &delivered, options.max > 1, started);
             }
             return Ok(Some(Taken { pulled, handed }));
         }

@@ -22,6 +22,7 @@ use lisa_core::topic::{Group, Shard, Topic};
 use lisa_service::http::body::read_limited;
 use lisa_service::http::client::Admitted;
 use lisa_service::http::{Problem, ProblemCode, read_fields};
+use lisa_service::spans::{Messages, Place, Span};
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa::openapi::Object;
@@ -291,6 +292,7 @@ pub(super) async fn settle_all(
     gateway: &Gateway,
     items: Vec<Result<(Claims, Outcome), Problem>>,
 ) -> Vec<Result<Ended, Problem>> {
+    let is_batch = items.len() > 1;
     let mut results = Vec::with_capacity(items.len());
     let mut calls: BTreeMap<_, Vec<_>> = BTreeMap::new();
     let mut seen = HashSet::new();
@@ -319,7 +321,7 @@ pub(super) async fn settle_all(
                 .into_iter()
                 .map(|(index, claims, outcome)| (index, (claims, outcome)))
                 .unzip();
-            let settled = settle_shard(gateway, &topic, &group, shard, items).await;
+            let settled = settle_shard(gateway, &topic, &group, shard, items, is_batch).await;
             (indices, settled)
         });
     for (indices, settled) in join_all(calls).await {
@@ -339,6 +341,7 @@ async fn settle_shard(
     group: &Group,
     shard: Shard,
     items: Vec<(Claims, Outcome)>,
+    is_batch: bool,
 ) -> Result<Vec<Settled>, Problem> {
     let broker = &gateway.process().broker;
     let handle = match broker.topic(topic).await {
@@ -366,12 +369,48 @@ async fn settle_shard(
             }
         })
         .collect();
-    let settled = match broker.settle(&handle, shard, group, &settlements).await {
+    let span = span(gateway, (topic, group, shard), &settlements, is_batch);
+    let settled = broker.settle(&handle, shard, group, &settlements).await;
+    if let Some(span) = span {
+        match &settled {
+            Ok(settled) if settled.contains(&Settled::Stale) => span.failed("stale"),
+            Ok(_) => {}
+            Err(_) => span.failed("unavailable"),
+        }
+    }
+    let settled = match settled {
         Ok(settled) => settled,
         Err(error) => return gone(error).map(|()| vec![Settled::Stale; settlements.len()]),
     };
     gateway.group(topic, group).count(&settled);
     Ok(settled)
+}
+
+/// Starts the span of a settlement, if there are spans. It has the name of the outcome, if that is the same for all.
+fn span(
+    gateway: &Gateway,
+    (topic, group, shard): (&Topic, &Group, Shard),
+    settlements: &[Settlement],
+    is_batch: bool,
+) -> Option<Span> {
+    let spans = gateway.spans.as_ref()?;
+    let place = Place {
+        topic,
+        group: Some(group),
+        shard: Some(shard),
+        client: Some(&gateway.process().name),
+    };
+    let mut names = settlements.iter().map(|one| one.verdict.operation());
+    let first = names.next()?;
+    let name = match names.all(|name| name == first) {
+        true => first,
+        false => "settle",
+    };
+    let messages = match settlements {
+        [one] if !is_batch => Messages::One(&one.id),
+        all => Messages::Batch(all.len()),
+    };
+    Some(spans.settle(&place, name, messages, None))
 }
 
 /// Sets a new lease of a delivery.

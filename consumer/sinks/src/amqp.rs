@@ -71,8 +71,8 @@ impl AmqpSink {
     }
 
     /// Returns the server's answer, or the outcome of a delivery that has none.
-    async fn publish(&self, delivery: &Delivery) -> Result<Answer, Outcome> {
-        let message = self.message(delivery).map_err(Outcome::reject)?;
+    async fn publish(&self, delivery: &Delivery, context: &Context) -> Result<Answer, Outcome> {
+        let message = self.message(delivery, context).map_err(Outcome::reject)?;
         let limit = self.settings.confirm_timeout;
         let turn = timeout(limit, self.suspects.turn(&delivery.id)).await;
         let _turn = turn.map_err(|_| Outcome::defer(IN_DOUBT))?;
@@ -102,13 +102,13 @@ impl AmqpSink {
         answer(reply)
     }
 
-    fn message(&self, delivery: &Delivery) -> Result<Message, String> {
+    fn message(&self, delivery: &Delivery, context: &Context) -> Result<Message, String> {
         let routing_key = destination(&self.settings.routing_key, delivery)?;
         Ok(Message {
             exchange: short("exchange", &self.settings.exchange)?,
             routing_key: short("routing key", &routing_key)?,
             mandatory: self.settings.mandatory,
-            properties: properties(delivery)?,
+            properties: properties(delivery, context)?,
             payload: delivery.payload.clone(),
         })
     }
@@ -127,8 +127,8 @@ impl AmqpSink {
 /// If the future is dropped, the server may or may not have the message.
 #[async_trait]
 impl Handler for AmqpSink {
-    async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
-        match self.publish(&delivery).await {
+    async fn handle(&self, delivery: Delivery, context: Context) -> Outcome {
+        match self.publish(&delivery, &context).await {
             Ok(answer) => self.target.outcome(answer),
             Err(outcome) => outcome,
         }
@@ -158,17 +158,17 @@ fn answer(reply: Reply) -> Result<Answer, Outcome> {
     })
 }
 
-fn properties(delivery: &Delivery) -> Result<BasicProperties, String> {
+fn properties(delivery: &Delivery, context: &Context) -> Result<BasicProperties, String> {
     let mut headers = FieldTable::default();
     let mut properties = BasicProperties::default()
         .with_delivery_mode(2)
         .with_message_id(short("message id", delivery.id.as_str())?)
         .with_timestamp(delivery.due_at.get() / 1000);
-    for (name, value) in super::headers(delivery) {
+    for (name, value) in super::headers(delivery, context) {
         if name == "content-type" {
             properties = properties.with_content_type(short("content type", &value)?);
         } else {
-            headers.insert(short("header name", name)?, text(&value));
+            headers.insert(short("header name", &name)?, text(&value));
         }
     }
     Ok(properties.with_headers(headers))
@@ -189,7 +189,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::tests::delivery;
+    use crate::tests::{context, delivery};
 
     #[test]
     fn a_message_that_is_too_large_is_rejected_and_a_doubt_is_no_answer() {
@@ -208,11 +208,11 @@ mod tests {
     #[test]
     fn what_does_not_fit_into_the_protocol_is_refused_before_it_is_sent() {
         let mut delivery = delivery("x");
-        assert!(properties(&delivery).is_ok());
+        assert!(properties(&delivery, &context()).is_ok());
         let mut headers = lisa_core::message::Headers::default();
         headers.insert("content-type", &"x".repeat(256)).unwrap();
         delivery.headers = Arc::new(headers);
-        let error = properties(&delivery).unwrap_err();
+        let error = properties(&delivery, &context()).unwrap_err();
         assert_eq!(
             error,
             "cannot publish a content type of more than 255 bytes"
@@ -226,7 +226,7 @@ mod tests {
         headers.insert_any("lisa-topic", "forged").unwrap();
         headers.insert("traceparent", "00-1-2-01").unwrap();
         delivery.headers = Arc::new(headers);
-        let properties = properties(&delivery).unwrap();
+        let properties = properties(&delivery, &context()).unwrap();
         let headers = properties.headers().as_ref().unwrap().inner();
         assert_eq!(headers.get("lisa-topic"), Some(&text("orders")));
         assert_eq!(headers.get("traceparent"), Some(&text("00-1-2-01")));

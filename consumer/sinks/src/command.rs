@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lisa_consumer_core::internals::CALLBACK_PREFIX;
 use lisa_consumer_core::{Context, Delivery, Handler, Outcome};
+use lisa_core::message::Headers;
 use lisa_core::sync::Mutex;
 pub use lisa_service::command::CommandSinkSettings;
 use lisa_service::command::{check_program, check_variable};
@@ -134,7 +134,7 @@ impl CommandSink {
         is_time
     }
 
-    fn command(&self, delivery: &Delivery, input: File) -> Command {
+    fn command(&self, delivery: &Delivery, context: &Context, input: File) -> Command {
         let mut command = Command::new(&self.program);
         command
             .args(&self.arguments)
@@ -162,14 +162,14 @@ impl CommandSink {
         if delivery.late {
             command.env("LISA_LATE", "1");
         }
-        for (name, value) in delivery.headers.iter() {
+        for (name, value) in context.headers_to_pass_on(delivery) {
             let variable = name.to_ascii_uppercase().replace('-', "_");
             command.env(
-                match name.starts_with(CALLBACK_PREFIX) {
+                match Headers::is_reserved(&name) {
                     true => variable,
                     false => format!("LISA_HEADER_{variable}"),
                 },
-                value,
+                &*value,
             );
         }
         command
@@ -180,13 +180,13 @@ impl CommandSink {
 /// Dropping the future kills the command and all of its process group with SIGKILL.
 #[async_trait]
 impl Handler for CommandSink {
-    async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
+    async fn handle(&self, delivery: Delivery, context: Context) -> Outcome {
         let input = match input(delivery.payload.clone()).await {
             Ok(input) => input,
             Err(error) => return self.cannot_write(&error),
         };
         let cannot_run = |error| Outcome::retry(format!("cannot run {:?}: {error}", self.program));
-        let child = match self.command(&delivery, input).spawn() {
+        let child = match self.command(&delivery, &context, input).spawn() {
             Ok(child) => child,
             Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => {
                 return self.missing(&error);

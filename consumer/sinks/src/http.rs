@@ -9,6 +9,8 @@
 //! - with a `complete_url`: `Lisa-Delivery`, the token of the delivery, and `Lisa-Complete-Url`, where to settle it
 //! - the message's own headers: `content-type`, `traceparent`, `tracestate` and the `Lisa-Callback-` headers of a callback as
 //!   they are, others as `Lisa-Header-<name>`
+//! - with spans, `traceparent` and `tracestate` of the delivery; those of the message are then `Lisa-Origin-Traceparent` and
+//!   `Lisa-Origin-Tracestate`
 //! - the configured headers, unless one of the others has the same name
 //!
 //! A 2xx is an ack, or with `Lisa-Complete-Later: 30m` a promise to complete the delivery at a gateway within that time. Any other status with `Lisa-Outcome: reject` is a reject, 410 pauses the group, and everything else is a
@@ -34,10 +36,11 @@ use hyper::header::{
     ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, InvalidHeaderValue,
     USER_AGENT,
 };
-use lisa_consumer_core::internals::CALLBACK_PREFIX;
 use lisa_consumer_core::target::{Answer, Target};
 use lisa_consumer_core::{Context, Delivery, Handler, Outcome};
+use lisa_core::message::Headers;
 use lisa_core::secret::Secret;
+use lisa_service::spans::TRACE_HEADERS;
 use lisa_service::targets::{RetryAfter, special_host};
 pub use lisa_service::webhook::HttpSinkSettings;
 use lisa_service::webhook::{MAX_OWN_HEADERS, check_header};
@@ -124,7 +127,7 @@ impl HttpSink {
     fn headers(
         &self,
         delivery: &Delivery,
-        token: Option<&str>,
+        context: &Context,
     ) -> Result<HeaderMap, InvalidHeaderValue> {
         let id = delivery.id.as_str();
         let timestamp = (delivery.delivered_at.get() / 1000).to_string();
@@ -142,7 +145,7 @@ impl HttpSink {
         for (name, value) in own {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_str(value)?);
         }
-        if let (Some(gateway), Some(token)) = (&self.complete_url, token) {
+        if let (Some(gateway), Some(token)) = (&self.complete_url, context.token()) {
             let url = format!("{gateway}/v1/deliveries/{token}");
             for (name, value) in [("lisa-delivery", token), ("lisa-complete-url", &url)] {
                 let mut value = HeaderValue::from_str(value)?;
@@ -165,14 +168,16 @@ impl HttpSink {
         headers.entry(CONTENT_TYPE).or_insert(unknown);
         // The client omits it for an empty body, and some servers then answer 411.
         headers.insert(CONTENT_LENGTH, HeaderValue::from(delivery.payload.len()));
-        for (name, value) in delivery.headers.iter() {
-            let name = match name {
-                "content-type" | "traceparent" | "tracestate" => name.to_owned(),
-                fact if fact.starts_with(CALLBACK_PREFIX) => fact.to_owned(),
-                other => format!("lisa-header-{other}"),
+        for (name, value) in context.headers_to_pass_on(delivery) {
+            let is_kept = name == "content-type"
+                || TRACE_HEADERS.contains(&&*name)
+                || Headers::is_reserved(&name);
+            let name = match is_kept {
+                true => name.into_owned(),
+                false => format!("lisa-header-{name}"),
             };
             let name = HeaderName::try_from(name).expect("the names of message headers are tokens");
-            headers.insert(name, HeaderValue::from_str(value)?);
+            headers.insert(name, HeaderValue::from_str(&value)?);
         }
         Ok(headers)
     }
@@ -198,7 +203,7 @@ impl Handler for HttpSink {
 impl HttpSink {
     async fn post(&self, delivery: Delivery, context: &Context) -> Answer {
         let started = Instant::now();
-        let headers = match self.headers(&delivery, context.token()) {
+        let headers = match self.headers(&delivery, context) {
             Ok(headers) => headers,
             Err(error) => {
                 return Answer::Refused(Outcome::reject(format!("cannot send a header: {error}")));

@@ -69,7 +69,7 @@ impl KafkaSink {
     }
 
     /// Returns an outcome in place of an answer for a delivery that is not sent.
-    async fn publish(&self, delivery: &Delivery) -> Result<Answer, Outcome> {
+    async fn publish(&self, delivery: &Delivery, context: &Context) -> Result<Answer, Outcome> {
         let topic = destination(&self.settings.topic, delivery).map_err(Outcome::reject)?;
         check_topic(&topic).map_err(Outcome::reject)?;
         let key = destination(&self.settings.key, delivery).map_err(Outcome::reject)?;
@@ -79,7 +79,7 @@ impl KafkaSink {
             .key(&*key)
             .payload(&*delivery.payload)
             .timestamp(due_at)
-            .headers(headers(delivery));
+            .headers(headers(delivery, context));
         let started = Instant::now();
         // The time limit for room in the client's queue is the same as for the delivery itself.
         let limit = Timeout::After(self.settings.delivery_timeout);
@@ -109,8 +109,8 @@ impl KafkaSink {
 /// If the future is dropped, Kafka may or may not have the record.
 #[async_trait]
 impl Handler for KafkaSink {
-    async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
-        match self.publish(&delivery).await {
+    async fn handle(&self, delivery: Delivery, context: Context) -> Outcome {
+        match self.publish(&delivery, &context).await {
             Ok(answer) => self.target.outcome(answer),
             Err(outcome) => outcome,
         }
@@ -163,10 +163,10 @@ fn answer(error: &KafkaError, down: Option<String>) -> Answer {
     }
 }
 
-fn headers(delivery: &Delivery) -> OwnedHeaders {
-    super::headers(delivery).fold(OwnedHeaders::new(), |headers, (key, value)| {
+fn headers(delivery: &Delivery, context: &Context) -> OwnedHeaders {
+    super::headers(delivery, context).fold(OwnedHeaders::new(), |headers, (key, value)| {
         headers.insert(Header {
-            key,
+            key: &key,
             value: Some(&*value),
         })
     })

@@ -83,6 +83,9 @@ use std::borrow::Cow;
 ))]
 use {lisa_consumer_core::Delivery, lisa_service::template::Template};
 
+#[cfg(any(feature = "amqp", feature = "nats", feature = "kafka"))]
+use lisa_consumer_core::Context;
+
 /// The error of building a sink from its settings.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -141,7 +144,10 @@ pub enum SinkError {
 
 /// Returns the headers to publish: those of the message, and those with which Lisa describes the delivery, which win.
 #[cfg(any(feature = "amqp", feature = "nats", feature = "kafka"))]
-fn headers(delivery: &Delivery) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
+fn headers<'d>(
+    delivery: &'d Delivery,
+    context: &Context,
+) -> impl Iterator<Item = (Cow<'d, str>, Cow<'d, str>)> + use<'d> {
     let own = [
         ("lisa-id", Cow::Borrowed(delivery.id.as_str())),
         ("lisa-topic", Cow::Borrowed(delivery.topic.as_str())),
@@ -151,15 +157,13 @@ fn headers(delivery: &Delivery) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
         ("lisa-late", Cow::Borrowed("true")),
     ];
     let names = own.each_ref().map(|(name, _)| *name);
-    let of_message = delivery.headers.iter();
-    let of_message = of_message.filter(move |(name, _)| !names.contains(name));
+    let of_message = context.headers_to_pass_on(delivery);
+    let of_message = of_message.filter(move |(name, _)| !names.contains(&&**name));
     let is_late = delivery.late;
     let own = own
         .into_iter()
         .filter(move |(name, _)| is_late || *name != "lisa-late");
-    of_message
-        .map(|(name, value)| (name, Cow::Borrowed(value)))
-        .chain(own)
+    of_message.chain(own.map(|(name, value)| (Cow::Borrowed(name), value)))
 }
 
 /// Fills in a key of a sink that may contain placeholders: a routing key, a subject, a topic, a record key or a stream.

@@ -75,12 +75,12 @@ impl NatsSink {
     }
 
     /// Returns an outcome in place of an answer for a delivery that is not sent.
-    async fn publish(&self, delivery: &Delivery) -> Result<Answer, Outcome> {
+    async fn publish(&self, delivery: &Delivery, context: &Context) -> Result<Answer, Outcome> {
         let subject = destination(&self.settings.subject, delivery).map_err(Outcome::reject)?;
         check_subject(&subject).map_err(Outcome::reject)?;
         let message = Message {
             subject: subject.into_owned(),
-            headers: headers(delivery).map_err(Outcome::reject)?,
+            headers: headers(delivery, context).map_err(Outcome::reject)?,
             payload: delivery.payload.clone(),
         };
         let stream = match self.link.get(|_| true, async || self.connect().await).await {
@@ -112,8 +112,8 @@ impl NatsSink {
 /// If the future is dropped, the stream may or may not have the message.
 #[async_trait]
 impl Handler for NatsSink {
-    async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
-        match self.publish(&delivery).await {
+    async fn handle(&self, delivery: Delivery, context: Context) -> Outcome {
+        match self.publish(&delivery, &context).await {
             Ok(answer) => self.target.outcome(answer),
             Err(outcome) => outcome,
         }
@@ -175,7 +175,7 @@ fn answer(error: &PublishError, was_cut: bool) -> Answer {
     }
 }
 
-fn headers(delivery: &Delivery) -> Result<HeaderMap, String> {
+fn headers(delivery: &Delivery, context: &Context) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     let mut insert = |name: &str, value: &str| {
         let refused =
@@ -185,10 +185,10 @@ fn headers(delivery: &Delivery) -> Result<HeaderMap, String> {
         headers.insert(name, value);
         Ok::<(), String>(())
     };
-    for (name, value) in super::headers(delivery) {
+    for (name, value) in super::headers(delivery, context) {
         // NATS interprets headers with this prefix.
         if !name.starts_with("nats-") {
-            insert(name, &value)?;
+            insert(&name, &value)?;
         }
     }
     let (topic, group, id) = (&delivery.topic, &delivery.group, &delivery.id);
@@ -201,7 +201,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::tests::delivery;
+    use crate::tests::{context, delivery};
 
     #[test]
     fn the_message_id_is_the_same_in_every_attempt_and_the_headers_of_the_sink_win() {
@@ -214,7 +214,7 @@ mod tests {
         delivery.headers = Arc::new(own);
         for attempt in [1, 2] {
             delivery.attempt = attempt;
-            let headers = headers(&delivery).unwrap();
+            let headers = headers(&delivery, &context()).unwrap();
             let value = |name: &str| headers.get(name).map(|value| value.as_str().to_owned());
             assert_eq!(
                 value("Nats-Msg-Id").as_deref(),

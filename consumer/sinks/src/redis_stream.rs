@@ -61,7 +61,7 @@ impl RedisStreamSink {
     }
 
     /// Returns an outcome in place of an answer for a delivery that is not sent.
-    async fn append(&self, delivery: &Delivery) -> Result<Answer, Outcome> {
+    async fn append(&self, delivery: &Delivery, context: &Context) -> Result<Answer, Outcome> {
         let stream = destination(&self.settings.stream, delivery).map_err(Outcome::reject)?;
         let namespace = &self.namespace;
         if stream.is_empty() || namespace.owns(&stream) {
@@ -78,13 +78,13 @@ impl RedisStreamSink {
             Err(error) => return Ok(Answer::Away(error)),
         };
         let (attempt, due_at) = (delivery.attempt.to_string(), delivery.due_at.to_string());
-        let names: Vec<String> = delivery
-            .headers
-            .iter()
-            .map(|(name, _)| format!("header:{name}"))
+        let headers = context.headers_to_pass_on(delivery);
+        let headers: Vec<_> = headers
+            .map(|(name, value)| (format!("header:{name}"), value))
             .collect();
-        let headers = names.iter().zip(delivery.headers.iter());
-        let headers = headers.map(|(name, (_, value))| (name.as_str(), value.as_bytes()));
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_bytes()));
         let fields = [
             ("id", delivery.id.as_str().as_bytes()),
             ("topic", delivery.topic.as_str().as_bytes()),
@@ -142,8 +142,8 @@ impl RedisStreamSink {
 /// If the future is dropped, Redis may or may not have the entry.
 #[async_trait]
 impl Handler for RedisStreamSink {
-    async fn handle(&self, delivery: Delivery, _: Context) -> Outcome {
-        match self.append(&delivery).await {
+    async fn handle(&self, delivery: Delivery, context: Context) -> Outcome {
+        match self.append(&delivery, &context).await {
             Ok(answer) => self.target.outcome(answer),
             Err(outcome) => outcome,
         }

@@ -12,6 +12,7 @@ use lisa_core::state::Attempt;
 use lisa_core::time::{UnixMs, When, format_duration, millis};
 use lisa_core::topic::{Group, Topic, TopicSettings};
 use lisa_service::panics::panic_text;
+use lisa_service::spans::{Span, within};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::Instrument;
@@ -23,6 +24,7 @@ use crate::worker::callback::Callback;
 use crate::worker::later::{self, NoKey};
 use crate::worker::lease::{End, Lease};
 use crate::worker::payloads::Unfetched;
+use crate::worker::spans;
 use crate::worker::state::{SettleQueue, ShardWorker};
 
 /// The longest error text that is stored for an attempt, in bytes.
@@ -73,6 +75,7 @@ pub(crate) async fn run(queue: &SettleQueue, topic: &TopicHandle, job: Job) {
             return queue.put_off(id, lease, When::After(again)).await;
         }
     };
+    let mut process = None;
     let end = match lease.ensure(worker, Instant::now()).await {
         End::Stopped => End::Stopped,
         End::LeaseLost => End::LeaseLost,
@@ -103,7 +106,8 @@ pub(crate) async fn run(queue: &SettleQueue, topic: &TopicHandle, job: Job) {
             let callbacks = worker.subscription.callbacks();
             let success_topic = callbacks.success.as_ref();
             let callback = success_topic.map(|to| (to, Callback::success(delivery.clone())));
-            let mut end = handle(worker, topic, delivery, &lease, token).await;
+            let span = spans::process(worker, &delivery);
+            let mut end = handle(worker, topic, delivery, &lease, token, span.as_ref()).await;
             if let (End::Well(Outcome::Ack), Some((to, callback))) = (&end, callback) {
                 end = Box::pin(succeed(worker, topic, to, &callback, &lease)).await;
             }
@@ -115,6 +119,7 @@ pub(crate) async fn run(queue: &SettleQueue, topic: &TopicHandle, job: Job) {
                     if let Outcome::Pause { error } = &outcome {
                         Box::pin(pause_group(worker, topic, error)).await;
                     }
+                    process = span;
                     End::Well(Settlement {
                         entry: attempt.entry,
                         id: id.clone(),
@@ -135,7 +140,10 @@ pub(crate) async fn run(queue: &SettleQueue, topic: &TopicHandle, job: Job) {
         }
     };
     match end {
-        End::Well(settlement) => queue.settle(settlement, lease).await,
+        End::Well(settlement) => {
+            let span = spans::settle(worker, &settlement, process.as_ref());
+            queue.settle(settlement, lease, span).await;
+        }
         End::Stopped => queue.hand_back(id, lease).await,
         End::LeaseLost => worker.count_stale(),
     }
@@ -223,7 +231,7 @@ async fn pause_group(worker: &ShardWorker, topic: &TopicHandle, error: &str) {
     }
 }
 
-/// Makes the span of a delivery, at a level: `info_span` or `error_span`.
+/// Makes the span of a delivery in the log, at a level: `info_span` or `error_span`.
 macro_rules! deliver_span {
     ($at:ident, $context:ident) => {
         tracing::$at!(
@@ -243,6 +251,7 @@ async fn handle(
     delivery: Delivery,
     lease: &Lease,
     token: Option<String>,
+    process: Option<&Span>,
 ) -> End<Outcome> {
     let started = Instant::now();
     let deadline = started + worker.subscription.timeout(topic);
@@ -253,6 +262,7 @@ async fn handle(
         worker.draining.clone(),
         lease.held().clone(),
         token,
+        process.and_then(Span::trace),
     );
     let lateness = delivery.lateness();
     let span = deliver_span!(info_span, context);
@@ -261,19 +271,20 @@ async fn handle(
         let handler = worker.subscription.handler();
         tokio::select! {
             biased;
-            outcome = handler.handle(delivery, context.clone()) => End::Well(outcome),
+            outcome = handler.handle(delivery, context.clone()) => (End::Well(outcome), None),
             deadline = overrun(&context) => {
                 worker.process.counters.timed_out();
                 if let Some(target) = handler.target() {
                     target.timed_out();
                 }
                 let limit = whole_ms(deadline - started);
-                End::Well(Outcome::retry(format_args!("timed out after {}", format_duration(limit))))
+                let outcome = Outcome::retry(format_args!("timed out after {}", format_duration(limit)));
+                (End::Well(outcome), Some("timeout"))
             }
-            () = worker.stop.cancelled() => End::Stopped,
+            () = worker.stop.cancelled() => (End::Stopped, None),
         }
     };
-    let end = AssertUnwindSafe(run.instrument(span.clone()))
+    let end = AssertUnwindSafe(within(process, run.instrument(span.clone())))
         .catch_unwind()
         .await;
     worker.lateness.observe(lateness);
@@ -281,8 +292,8 @@ async fn handle(
         metrics.lateness(lateness);
         metrics.handled(started.elapsed());
     }
-    match end {
-        Ok(_) if lease.lost().is_cancelled() => End::LeaseLost,
+    let (end, error) = match end {
+        Ok(_) if lease.lost().is_cancelled() => (End::LeaseLost, None),
         Ok(end) => end,
         Err(panic) => {
             worker.process.counters.panicked();
@@ -293,9 +304,16 @@ async fn handle(
                 false => span,
             };
             span.in_scope(|| tracing::error!(panic = text, "handler panicked"));
-            End::Well(Outcome::retry(text))
+            (End::Well(Outcome::retry(text)), Some("panic"))
         }
+    };
+    if let Some(process) = process {
+        if let Some(error) = error.or_else(|| spans::error(&end)) {
+            process.failed(error);
+        }
+        process.end();
     }
+    end
 }
 
 /// Waits for the deadline of a handler, which may move while the handler runs. Returns the final deadline.
@@ -417,7 +435,7 @@ async fn refuse(queue: &SettleQueue, id: MessageId, lease: Lease, verdict: Verdi
         max_attempts: u32::MAX,
         verdict,
     };
-    queue.settle(settlement, lease).await;
+    queue.settle(settlement, lease, None).await;
 }
 
 #[cfg(test)]

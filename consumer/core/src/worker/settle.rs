@@ -8,13 +8,14 @@ use std::sync::Arc;
 use lisa_core::broker::{MAX_BATCH, Settlement, Verdict};
 use lisa_core::outage::Outage;
 use lisa_core::state::{GarbageReason, Settled};
+use lisa_service::spans::Span;
 use tokio::sync::mpsc;
 
 use crate::worker::lease::Lease;
-use crate::worker::state::ShardWorker;
+use crate::worker::state::{Queued, ShardWorker};
 
 /// Settles outcomes from the queue until it is closed and empty.
-pub(crate) async fn run(worker: Arc<ShardWorker>, mut queue: mpsc::Receiver<(Settlement, Lease)>) {
+pub(crate) async fn run(worker: Arc<ShardWorker>, mut queue: mpsc::Receiver<Queued>) {
     let mut outage = worker.outage("settle messages");
     let mut queued = Vec::with_capacity(MAX_BATCH);
     while queue.recv_many(&mut queued, MAX_BATCH).await > 0 {
@@ -25,14 +26,30 @@ pub(crate) async fn run(worker: Arc<ShardWorker>, mut queue: mpsc::Receiver<(Set
         {
             queued.push(settlement);
         }
-        let (batch, leases): (Vec<Settlement>, Vec<Lease>) = queued.drain(..).unzip();
-        settle(&worker, &batch, &mut outage).await;
+        let mut batch = Vec::with_capacity(queued.len());
+        let (leases, spans): (Vec<Lease>, Vec<Option<Span>>) = queued
+            .drain(..)
+            .map(|queued| {
+                batch.push(queued.settlement);
+                (queued.lease, queued.span)
+            })
+            .unzip();
+        let settled = settle(&worker, &batch, &mut outage).await;
+        for (index, span) in spans.iter().enumerate() {
+            let Some(span) = span else { continue };
+            match settled.get(index) {
+                None => span.failed("unavailable"),
+                Some(Settled::Stale) => span.failed("stale"),
+                Some(_) => {}
+            }
+        }
         drop(leases);
     }
 }
 
-/// Settles a batch. Repeats the call after a retryable error, until the worker must make no further calls.
-async fn settle(worker: &ShardWorker, batch: &[Settlement], outage: &mut Outage) {
+/// Settles a batch, and returns what became of each delivery. Repeats the call after a retryable error, until the worker must make
+/// no further calls; then nothing is returned.
+async fn settle(worker: &ShardWorker, batch: &[Settlement], outage: &mut Outage) -> Vec<Settled> {
     let broker = &worker.process.broker;
     loop {
         let topic = worker.topic();
@@ -42,14 +59,14 @@ async fn settle(worker: &ShardWorker, batch: &[Settlement], outage: &mut Outage)
             None => {
                 tracing::warn!(count = batch.len(), subscription = %worker.subscription, "cannot settle before the process ends; messages are delivered again after their lease");
                 worker.process.counters.unsettled(batch.len());
-                return;
+                return Vec::new();
             }
             Some(Ok(settled)) => {
                 outage.recovered();
-                for (settlement, settled) in batch.iter().zip(settled) {
-                    count(worker, settlement, settled);
+                for (settlement, settled) in batch.iter().zip(&settled) {
+                    count(worker, settlement, *settled);
                 }
-                return;
+                return settled;
             }
             Some(Err(error)) if error.is_retryable() => {
                 let pause = outage.failed(&error).min(topic.settings().lease / 4);
@@ -59,7 +76,7 @@ async fn settle(worker: &ShardWorker, batch: &[Settlement], outage: &mut Outage)
             Some(Err(error)) => {
                 tracing::error!(%error, count = batch.len(), subscription = %worker.subscription, "cannot settle; messages are delivered again after their lease");
                 worker.process.counters.unsettled(batch.len());
-                return;
+                return Vec::new();
             }
         }
     }

@@ -12,6 +12,7 @@ use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::Shard;
 use lisa_service::metrics::DeliveryMetrics;
 use lisa_service::shutdown::Shutdown;
+use lisa_service::spans::{Place, Span};
 use lisa_service::supervise::{Part, contain};
 use std::sync::Arc;
 use tokio::sync::{Notify, Semaphore, mpsc};
@@ -111,6 +112,16 @@ impl ShardWorker {
         known.unwrap_or_else(|| self.first.clone())
     }
 
+    /// Returns the place of its deliveries, for spans.
+    pub(crate) fn place(&self) -> Place<'_> {
+        Place {
+            topic: self.subscription.topic(),
+            group: Some(self.subscription.group()),
+            shard: Some(self.shard),
+            client: Some(&self.process.name),
+        }
+    }
+
     pub(crate) fn draining(&self) -> &CancellationToken {
         &self.draining
     }
@@ -120,7 +131,7 @@ impl ShardWorker {
 #[derive(Clone)]
 pub(crate) struct SettleQueue {
     pub(crate) worker: Arc<ShardWorker>,
-    pub(crate) outcomes: mpsc::Sender<(Settlement, Lease)>,
+    pub(crate) outcomes: mpsc::Sender<Queued>,
     pub(crate) deliveries: TaskTracker,
 }
 
@@ -138,10 +149,15 @@ impl SettleQueue {
         });
     }
 
-    /// Queues an outcome. Waits while the queue is full. The lease is renewed until Redis has answered.
-    pub(crate) async fn settle(&self, settlement: Settlement, lease: Lease) {
+    /// Queues an outcome. Waits while the queue is full. The lease is renewed until Redis has answered, and the span ends then.
+    pub(crate) async fn settle(&self, settlement: Settlement, lease: Lease, span: Option<Span>) {
         lease.settling();
-        if self.outcomes.send((settlement, lease)).await.is_err() {
+        let queued = Queued {
+            settlement,
+            lease,
+            span,
+        };
+        if self.outcomes.send(queued).await.is_err() {
             self.worker.process.counters.unsettled(1);
         }
     }
@@ -161,6 +177,14 @@ impl SettleQueue {
             max_attempts: u32::MAX,
             verdict: Verdict::HandBack { when },
         };
-        self.settle(settlement, lease).await;
+        self.settle(settlement, lease, None).await;
     }
+}
+
+/// An outcome on its way to Redis.
+pub(crate) struct Queued {
+    pub(crate) settlement: Settlement,
+    pub(crate) lease: Lease,
+    /// The span of the settlement, if it has one.
+    pub(crate) span: Option<Span>,
 }
