@@ -34,6 +34,7 @@ pub async fn run(runtime: Runtime, with_producer: bool) -> Result<(), StartError
     let producer = with_producer.then(|| {
         let options = ProducerOptions {
             metrics: Some(runtime.metrics.clone()),
+            spans: runtime.spans.clone(),
             ..ProducerOptions::default()
         };
         Producer::with_options(runtime.broker.clone(), options)

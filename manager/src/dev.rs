@@ -23,6 +23,7 @@ use lisa_service::config::Config;
 use lisa_service::metrics::Metrics;
 use lisa_service::role::{Runtime, StartError};
 use lisa_service::shutdown::{Hangup, Shutdown};
+use lisa_service::spans::Spans;
 use lisa_service::supervise::Policy;
 use tokio::task::JoinSet;
 
@@ -95,6 +96,7 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
     let options = ProducerOptions {
         auto_create: Some(runtime.config.topic_defaults.clone()),
         metrics: Some(runtime.metrics.clone()),
+        spans: runtime.spans.clone(),
         ..ProducerOptions::default()
     };
     let producer = Producer::with_options(runtime.broker.clone(), options);
@@ -115,6 +117,7 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
         runtime.config.http.body_timeout,
         &runtime.shutdown,
     )
+    .with_spans(runtime.spans.clone())
     .with_auto_create(runtime.config.topic_defaults.clone())
     .with_sqs(SqsOptions {
         producer: producer.clone(),
@@ -144,6 +147,7 @@ fn print_deliveries(runtime: &Runtime) -> Result<(), StartError> {
     let printer = Printer {
         broker: runtime.broker.clone(),
         metrics: runtime.metrics.clone(),
+        spans: runtime.spans.clone(),
         shutdown: runtime.shutdown.clone(),
         sink,
     };
@@ -161,6 +165,7 @@ fn print_deliveries(runtime: &Runtime) -> Result<(), StartError> {
 struct Printer {
     broker: Broker,
     metrics: Metrics,
+    spans: Option<Spans>,
     shutdown: Shutdown,
     sink: StdoutSink,
 }
@@ -212,6 +217,7 @@ impl Printer {
             .topic(topic.name().as_str(), self.sink.clone())
             .grace(self.shutdown.grace())
             .metrics(self.metrics.clone())
+            .spans(self.spans.clone())
             .build()
     }
 }

@@ -16,6 +16,7 @@ use lisa_service::metrics::Metrics;
 use lisa_service::report;
 use lisa_service::role::{self, Runtime, StartError};
 use lisa_service::shutdown::Shutdown;
+use lisa_service::spans::Spans;
 use lisa_service::supervise::{Policy, Supervisor};
 use utoipa::openapi::OpenApi;
 
@@ -46,7 +47,13 @@ pub struct Manager {
 
 impl Manager {
     /// Creates a manager without starting it. Its name consists of the host, the process ID and a random part.
-    pub fn new(broker: &Broker, metrics: &Metrics, shutdown: &Shutdown, config: &Config) -> Self {
+    pub fn new(
+        broker: &Broker,
+        metrics: &Metrics,
+        spans: Option<&Spans>,
+        shutdown: &Shutdown,
+        config: &Config,
+    ) -> Self {
         let assignments = Assignments::new(process_name(), broker.clone());
         let tools = Tools {
             broker: broker.clone(),
@@ -69,7 +76,7 @@ impl Manager {
                 assignments: assignments.clone(),
                 changed: Arc::default(),
             },
-            recurring: Recurring::of_topics(broker, metrics, &assignments, config),
+            recurring: Recurring::of_topics(broker, metrics, spans, &assignments, config),
             assignments,
             examinations: tools.examinations.clone(),
             broker: broker.clone(),
@@ -83,6 +90,7 @@ impl Manager {
         Self::new(
             &runtime.broker,
             &runtime.metrics,
+            runtime.spans.as_ref(),
             &runtime.shutdown,
             &runtime.config,
         )

@@ -20,6 +20,7 @@ use lisa_service::config::Config;
 use lisa_service::metrics::Metrics;
 use lisa_service::recurring::{MessageTemplate, RecurringMessage};
 use lisa_service::shutdown::Shutdown;
+use lisa_service::spans::Spans;
 use lisa_service::supervise::{Heartbeat, PartName};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -84,12 +85,14 @@ impl Recurring {
     pub(crate) fn of_topics(
         broker: &Broker,
         metrics: &Metrics,
+        spans: Option<&Spans>,
         assignments: &Assignments,
         config: &Config,
     ) -> Vec<Self> {
         let options = ProducerOptions {
             topics: config.topics.clone(),
             metrics: Some(metrics.clone()),
+            spans: spans.cloned(),
             ..ProducerOptions::default()
         };
         let producer = Producer::with_options(broker.clone(), options);

@@ -67,7 +67,7 @@ impl Client {
     pub(crate) fn over_redis(broker: Broker, loaded: Loaded) -> Self {
         let metrics = Metrics::new(Default::default(), env!("CARGO_PKG_VERSION"), "cli");
         let shutdown = Shutdown::manual(Duration::ZERO);
-        let manager = Manager::new(&broker, &metrics, &shutdown, &loaded.config);
+        let manager = Manager::new(&broker, &metrics, None, &shutdown, &loaded.config);
         Self(Transport::InProcess(Box::new(InProcess {
             routes: manager.command_line_api(),
             broker,
