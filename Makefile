@@ -4,9 +4,9 @@ CARGO ?= cargo
 # The folder of the programs that `dist` packs.
 BIN ?= target/dist-programs
 # The tests of these targets run the programs that `programs` builds.
-test brokers hostile schema keda clients browser observability conformance procedures upgrade: export LISA_TEST_BIN_DIR ?= $(CURDIR)/target/debug
+test brokers hostile schema keda clients browser observability otel conformance procedures upgrade: export LISA_TEST_BIN_DIR ?= $(CURDIR)/target/debug
 
-.PHONY: help dev test check fmt lint features book docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema keda clients sqs-moto observability browser procedures upgrade dist dist-check release publish-check programs redis
+.PHONY: help dev test check fmt lint features book docs deny bench bench-peers mutants soak chaos conformance brokers fuzz hostile schema keda clients sqs-moto observability otel browser procedures upgrade dist dist-check release publish-check programs redis
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ browser: redis programs ## Open the dashboard in Chromium: accessibility, consol
 
 observability: redis programs ## Check the rules and the dashboard with promtool, and against a real Prometheus
 	bash tests/observability/run.sh
+
+otel: redis programs ## Check the spans of the programs against the conventions of OpenTelemetry
+	bash tests/otel/run.sh
 
 procedures: redis programs ## Run the procedures of the book as written: backup, restore, upgrade, rollback and others: ARGS="backup"
 	bash tests/procedures/run.sh $(ARGS)

@@ -21,14 +21,19 @@ lisa-manager
 '
 if [ "${1:-}" != --quick ]; then
   sets+='
+lisa-producer otel-api
+lisa-producer otel
 lisa-producer source-amqp
 lisa-producer source-nats
 lisa-producer source-kafka
+lisa-consumer otel-api
+lisa-consumer otel
 lisa-consumer sink-command
 lisa-consumer sink-amqp
 lisa-consumer sink-nats
 lisa-consumer sink-kafka
 lisa-consumer kafka-tls
+lisa-manager otel
 lisa-manager test-util
 lisa-manager keda
 lisa-manager kafka-tls
