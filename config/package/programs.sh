@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the programs of the packages: `programs.sh OUT`. They are static, so they need nothing of the machine that they run on.
-# Each is built alone: cargo would give it the features of all three otherwise. All of them speak to RabbitMQ and NATS. Kafka needs
-# a C++ library of 8 MB: a build from source has it.
+# Each is built alone: cargo would give it the features of all three otherwise. All of them speak to RabbitMQ and NATS, and export
+# spans. Kafka needs a C++ library of 8 MB: a build from source has it.
 #
 # TARGET builds for another target of Rust, such as aarch64-unknown-linux-gnu, if its standard library (rustup target add) and a C
 # compiler (Debian package gcc-aarch64-linux-gnu) are installed. This machine cannot run such programs: copy completions/ and man/,
@@ -42,9 +42,9 @@ fi
 export RUSTFLAGS="-C target-feature=+crt-static --cfg getrandom_backend=\"linux_getrandom\" --remap-path-prefix=$PWD=lisa --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
 for program in producer manager consumer; do
   case $program in
-    producer) features=cli,source-amqp,source-nats ;;
-    manager) features=keda,lisa-producer/source-amqp,lisa-producer/source-nats ;;
-    consumer) features=cli,sink-amqp,sink-nats ;;
+    producer) features=cli,otel,source-amqp,source-nats ;;
+    manager) features=keda,otel,lisa-producer/source-amqp,lisa-producer/source-nats ;;
+    consumer) features=cli,otel,sink-amqp,sink-nats ;;
   esac
   $cargo build --locked --profile dist --target "$target" -p "lisa-$program" --bin "lisa-$program" --features "$features"
   cp "target/$target/dist/lisa-$program" "$out/"
