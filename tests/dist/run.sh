@@ -14,6 +14,7 @@ try minute.sh "$dist"
 try deb.sh "$dist"
 if compgen -G "$dist/*.rpm" >/dev/null; then try rpm.sh "$dist"; fi
 try image.sh "$dist"
+try life.sh "$dist"
 try units.sh "$bin"
 try kubernetes.sh "$bin"
 try compose.sh "$bin"

@@ -1,6 +1,6 @@
 //! The `amqp` sink on RabbitMQ.
 
-use super::{RETRY, SOON, Scene, all_received, ids};
+use super::{RETRY, SOON, Scene, all_received, ids, shows};
 use crate::scenarios::Deployment;
 use crate::scenarios::deployment::TOPIC;
 use lapin::message::BasicGetMessage;
@@ -416,4 +416,39 @@ async fn a_missing_exchange_costs_attempts_until_it_is_declared() {
     peer.bind("out", "late", "out").await;
     scene.nothing_lost(20).await;
     all_received(ids(20), &peer.ids("out").await);
+}
+
+#[tokio::test]
+async fn a_password_that_changes_in_its_file_needs_no_restart() {
+    let Some(rabbit) = RabbitMq::shared().await else {
+        return;
+    };
+    let url = rabbit.vhost().await;
+    let (_, vhost) = url.rsplit_once('/').unwrap();
+    rabbit.ctl(&["add_user", "app", "first"]).await;
+    let rights = ["set_permissions", "-p", vhost, "app", ".*", ".*", ".*"];
+    rabbit.ctl(&rights).await;
+    let peer = Peer::new(&url).await;
+    peer.queue("due").await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("password");
+    std::fs::write(&file, "first\n").unwrap();
+    let of_app = format!("amqp://app@127.0.0.1:{}/{vhost}", rabbit.port());
+    let keys = format!(
+        ", password_file = \"{}\", routing_key = \"due\"",
+        file.display()
+    );
+    let scene = Scene::start(&sink(&of_app, &keys)).await;
+    scene.send(ids(20)).await;
+    scene.acked(20).await;
+
+    rabbit.ctl(&["change_password", "app", "second"]).await;
+    std::fs::write(&file, "second\n").unwrap();
+    let reloads = "lisa_config_reloads_total{result=\"applied\"}";
+    shows(&scene.consumer, reloads, 1).await;
+    let close = ["close_all_user_connections", "app", "the password changed"];
+    rabbit.ctl(&close).await;
+    scene.send(ids(40).skip(20)).await;
+    scene.no_attempt_lost(40).await;
+    all_received(ids(40), &peer.ids("due").await);
 }

@@ -94,3 +94,32 @@ async fn with_tokens_a_request_must_be_signed_and_have_the_scope() {
         assert!(metrics.contains(line), "{line}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_key_that_changes_in_its_file_needs_no_restart() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("secret");
+    std::fs::write(&file, SECRET).expect("a file");
+    let hash = hex(&Sha256::digest("worker"));
+    let more = format!(
+        "consumer.gateway.sqs = true\n[[auth.tokens]]\nname = \"worker\"\nsha256 = \"{hash}\"\nscopes = [\"receive\"]\n\
+         aws_secret_file = \"{}\"\n",
+        file.display()
+    );
+    let site = Site::start("[topics.t]", &more).await;
+    let call = async |secret: &str| {
+        let body = json!({"QueueName": "t"});
+        let request = signed(site.api(0), "worker", secret, "GetQueueUrl", &body);
+        send_request(request).await
+    };
+    let renewed = SECRET.to_ascii_lowercase();
+    call(SECRET).await.ok();
+    call(&renewed).await.fails("SignatureDoesNotMatch");
+    std::fs::write(&file, &renewed).expect("a file");
+    eventually(SOON, async || match call(&renewed).await.status {
+        200 => Ok(()),
+        status => Err(status),
+    })
+    .await;
+    call(SECRET).await.fails("SignatureDoesNotMatch");
+}
