@@ -154,7 +154,7 @@ families! {
     managers: Gauges<NoLabels>;
     /// Age of the oldest counts of a topic in the snapshot, in seconds; read once a minute by one manager, if manager.history is on.
     snapshot_age: SecondsGauges<NoLabels>;
-    /// Number of calls of the external scaler for KEDA, by method and by code of gRPC, such as OK.
+    /// Number of calls of the external scaler for KEDA, by method and by gRPC code, such as Ok.
     scaler_calls: Counters<MethodCode>;
     /// Number of failed script calls, by error code.
     redis_errors: Counters<Code>;
