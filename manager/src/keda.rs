@@ -1,8 +1,8 @@
 //! The external scaler for KEDA: a gRPC service that says how many messages a group has for its consumers, now and when a new
 //! consumer has started.
 //!
-//! It answers numbers of named topics, and changes nothing. A call has bounds: 16 KiB, 5 s, and one count of a topic in a second,
-//! which concurrent and later calls share.
+//! It only reads the counts of the topic that a call names. A call has at most 16 KiB, and takes at most 5 s. All calls within a
+//! second share one count of a topic.
 
 mod counts;
 mod messages;
@@ -51,7 +51,7 @@ const CALL_WITHIN: Duration = Duration::from_secs(5);
 const STREAMS: usize = 256;
 /// The interval at which a stream looks for messages.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The shortest mean time between two looks of all streams together.
+/// The shortest mean time between two looks, whatever the number of streams.
 const LOOK_TOGETHER: Duration = Duration::from_millis(20);
 /// The error if a trigger has no token.
 const NO_TOKEN: &str = "metadata.token: missing; set tokenFromEnv to an environment variable of the consumers with a token that \

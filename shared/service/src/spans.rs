@@ -1,7 +1,7 @@
 //! The spans of OpenTelemetry: what sends, pulls, deliveries and settlements record, by the semantic conventions for messaging
 //! (version 1.44).
 //!
-//! A program passes [`Spans`] to its producer or consumer, and its tracer provider decides what becomes of them. Nothing here is
+//! A program passes [`Spans`] to its producer or consumer, and its tracer provider samples and exports them. Nothing here is
 //! global. Without the feature `otel-api` there is no value of [`Spans`], so the compiler removes all code that uses one.
 //! Ordering keys, payloads, and errors of handlers, which may quote a payload, are never recorded.
 
@@ -57,7 +57,7 @@ impl Default for SpanOptions {
 /// The headers of a trace context, as in W3C Trace Context.
 pub const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 
-/// The place of an operation: what all its messages have in common.
+/// The topic and the other attributes that all messages of an operation have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// The topic.

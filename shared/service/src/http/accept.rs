@@ -1,4 +1,4 @@
-//! Accepts connections, and outlasts errors that are not the listener's own.
+//! Accepts connections, and continues after errors that are not the listener's own.
 
 use std::io;
 use std::net::SocketAddr;

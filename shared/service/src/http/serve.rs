@@ -242,7 +242,7 @@ async fn connection(
     let (stream, security) = match secured {
         Ok(secured) => secured,
         Err(error) => {
-            tracing::debug!(%peer, %error, "no TLS");
+            tracing::debug!(%peer, %error, "TLS handshake failed");
             return;
         }
     };

@@ -101,7 +101,7 @@ impl Tls {
             // A network file system may not answer.
             let renewed = tokio::task::spawn_blocking(move || tls.renew()).await;
             if let Err(error) = renewed {
-                tracing::error!(%error, "cannot look at the files of the certificate");
+                tracing::error!(%error, "cannot check the files of the certificate");
             }
             let current = self.current();
             metrics.certificate_expires(current.map(|current| current.identity.not_after()));
@@ -186,7 +186,7 @@ impl Tls {
             Ok((stream, Some(Security::Tls(client.map(Arc::new)))))
         };
         let ended = timeout(limit, handshake).await;
-        ended.unwrap_or_else(|_| Err(io::Error::other("no handshake in time")))
+        ended.unwrap_or_else(|_| Err(io::Error::other("no TLS handshake in time")))
     }
 
     fn client(
@@ -205,7 +205,7 @@ impl Tls {
 
 impl Current {
     fn read(files: &ListenerTls) -> Result<Self, TlsError> {
-        // First: files that change while they are read are then read again.
+        // Before the files are read, so that those that change meanwhile are read again.
         let stamp = Stamp::of(files);
         Ok(Self {
             identity: Identity::read(files)?,

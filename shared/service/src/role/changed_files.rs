@@ -11,8 +11,8 @@ use tokio::time::sleep;
 /// The interval between two looks. A change takes effect when two looks have seen it, because a file may be half written.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Identifies the state of a file: its device and number, its size and the time of its last change. Differs after a rename, as
-/// editors and container platforms replace files.
+/// The state of a file: its device and inode, its size and the time of its last change. Differs after a rename, with which editors
+/// and container platforms replace files.
 type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
 /// The files of a configuration, as they were before they were read.

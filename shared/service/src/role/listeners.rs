@@ -146,7 +146,7 @@ impl Listener {
         let supervisor = Supervisor::new(&shutdown).counting(&process.metrics);
         let address = socket.address();
         let (socket, until) = (Arc::new(socket), shutdown.clone());
-        // Later, they are replaced.
+        // A copy, because `switch` replaces the routes of a listener.
         let routes = routes.separate();
         let served = routes.clone();
         let (tls, metrics) = (process.tls.clone(), process.metrics.clone());

@@ -27,7 +27,8 @@ const START_WITHIN: Duration = Duration::from_secs(30);
 const RETRY_EVERY: Duration = Duration::from_mins(1);
 /// The number of earlier starts that may drain at a time. Until one has ended, the next reload waits.
 const DRAINING: usize = 4;
-/// The time for requests that arrived before the switch of the listeners to reach their routes, which refuse requests while draining.
+/// The time between the switch of the listeners and the drain. Requests that arrived before the switch reach their earlier routes
+/// within it; draining routes refuse requests.
 const SWITCHED: Duration = Duration::from_millis(100);
 
 /// A program that runs a role. SIGTERM and SIGINT shut it down. SIGHUP reloads the configuration, and a changed file that the
@@ -164,7 +165,7 @@ impl Program {
             process.metrics.reloaded(result);
             systemd::reloaded().await;
         };
-        // Of a role that ended by itself, the earlier starts end as well.
+        // If the role ended by itself, its earlier starts must end, too.
         shutdown.begin();
         while earlier.join_next().await.is_some() {}
         process.end(joined(ended)).await
@@ -213,7 +214,7 @@ impl Program {
             Ok(Err(_)) => {
                 process.listeners.abandon(&next.claims, current);
                 let ended = joined((&mut next.task).await);
-                let stopped = "it ended before it had started".to_owned();
+                let stopped = "the role ended before it was ready".to_owned();
                 return Err(ended.err().unwrap_or(StartError::Unavailable(stopped)));
             }
             Err(_) => StartError::Unavailable(format!("not ready within {START_WITHIN:?}")),
@@ -227,7 +228,7 @@ impl Program {
     fn log_changes(&self, loaded: &Loaded) {
         let changed = self.loaded.changes(loaded);
         if changed.iter().any(|key| key == "log.format") {
-            tracing::warn!("log.format has changed, which has no effect before a restart");
+            tracing::warn!("log.format has changed: restart the process to apply it");
         }
         let changed = match changed.is_empty() {
             true => "contents of files".to_owned(),
@@ -269,7 +270,7 @@ impl Generation {
         sleep(SWITCHED).await;
         self.shutdown.begin();
         if let Err(error) = joined(self.task.await) {
-            tracing::warn!(%error, "the role with the earlier configuration did not end well");
+            tracing::warn!(%error, "the earlier start of the role ended with an error");
         }
     }
 }

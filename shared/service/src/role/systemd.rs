@@ -73,7 +73,7 @@ pub(super) fn start(
                 return Ok(());
             }
             let stopping = notify(vec![NotifyState::Stopping], Some("draining".to_owned()));
-            // Without systemd's attention, the shutdown goes on.
+            // The shutdown does not depend on systemd.
             _ = timeout(LOOK_EVERY, stopping).await;
             Ok::<(), Infallible>(())
         }

@@ -95,7 +95,7 @@ impl Spans {
             let headers = trace.headers();
             for message in messages.iter_mut().filter(|message| !has_own(message)) {
                 for (name, value) in &headers {
-                    // A message with the most headers goes without.
+                    // A message that has no room for another header is sent without a context.
                     let _ = message.record.headers.insert(name, value);
                 }
             }
@@ -183,7 +183,7 @@ impl Spans {
     ) -> Span {
         let Operation { name, of, kind } = operation;
         let topic = place.topic.as_str();
-        // Samplers see these.
+        // Samplers can use these attributes, but not those that are added to the started span.
         let mut attributes = Vec::with_capacity(12);
         attributes.extend([
             KeyValue::new("messaging.system", "lisa"),

@@ -2,8 +2,7 @@
 
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 
-/// Parses a context. `None` for a `traceparent` that is not valid, which the standard requires to ignore. So is a `tracestate`
-/// that is not.
+/// Parses a context. Returns `None` for an invalid `traceparent`. Ignores an invalid `tracestate`, as the standard requires.
 pub(super) fn parse(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
     let mut parts = traceparent.trim().split('-');
     let mut hex = |digits: usize| {

@@ -100,7 +100,7 @@ impl Identity {
         })
     }
 
-    /// Returns the time at which the first certificate of the chain expires, in seconds since the epoch.
+    /// Returns the earliest time at which a certificate of the chain expires, in seconds since the epoch.
     #[must_use]
     pub fn not_after(&self) -> u64 {
         self.not_after
@@ -152,8 +152,8 @@ pub(super) fn not_after(cert: &CertificateDer<'_>) -> Result<u64, Error> {
     }
 }
 
-/// Returns the first complaint of the verifier about a certificate at a time. It looks at the time before anything that
-/// depends on other certificates, and reports the limit that was missed.
+/// Returns the first error that the verifier finds in a certificate at this time. The verifier checks the time before anything that
+/// depends on other certificates, and reports the limit of validity that was missed.
 fn at(cert: &CertificateDer<'_>, seconds: u64) -> Result<CertificateError, Error> {
     let cert = ParsedCertificate::try_from(cert)?;
     let time = UnixTime::since_unix_epoch(Duration::from_secs(seconds));

@@ -59,7 +59,7 @@ impl Client {
 
 #[async_trait]
 impl HttpClient for Client {
-    /// The exporter's thread is none of the runtime, where the client must run.
+    /// Sends on the runtime of the role, because the client needs one and the exporter's thread has none.
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let http = self.http.clone();
         let sent = {

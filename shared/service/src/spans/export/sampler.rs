@@ -1,7 +1,8 @@
-//! The sampler: the standard one of the environment, which also decides about a delivery as its message was decided about.
+//! The sampler: the standard one that the environment names. With `parentbased_…`, a delivery is recorded if the send of its message
+//! was.
 //!
-//! A delivery starts a trace of its own, so a sampler that follows the parent has nothing to follow there. With a tenth of all
-//! traces, a hundredth of the messages would have both of theirs, and most links would lead nowhere.
+//! A delivery starts a trace of its own, so a sampler that follows the parent finds none. If a tenth of all traces was recorded, both
+//! traces would be recorded for only a hundredth of the messages, and most links would lead nowhere.
 
 use opentelemetry::trace::{Link, SpanKind, TraceContextExt, TraceId, TraceState};
 use opentelemetry::{Context, KeyValue};
