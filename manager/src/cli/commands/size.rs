@@ -209,7 +209,7 @@ fn rows(load: &Load, estimate: &Estimate) -> Rows {
                 "{sends} sends/s for {}",
                 lisa_core::time::format_duration(load.dedup_window)
             ),
-            false => "ids of Lisa are not remembered".to_owned(),
+            false => "ids that Lisa generates are not remembered".to_owned(),
         },
     );
     row(
