@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests of the workspace, or those of some modules of `tests/it`: `suite.sh [MODULE…]`, for example `scripts::send`. Runs
 # four per core at the same time because most of them wait. At the end, lists the slowest tests, and what was skipped. If there is
-# no cargo-nextest, runs `cargo test`, which lists no slowest tests. LISA_TEST_THREADS sets the number of concurrent tests.
+# no cargo-nextest, runs `cargo test`, which lists no slowest tests. LISA_TEST_THREADS sets the number of concurrent tests, and
+# LISA_TEST_EXCEPT omits a module.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
@@ -16,6 +17,7 @@ if $cargo nextest --version >/dev/null 2>&1; then
   rm -f "$report"
   filter='all()'
   if [ $# -gt 0 ]; then filter="binary(it) & test(/^($(IFS='|' && echo "$*"))::/)"; fi
+  if [ -n "${LISA_TEST_EXCEPT:-}" ]; then filter+=" - test(/^$LISA_TEST_EXCEPT::/)"; fi
   $cargo nextest run --workspace --test-threads "$threads" -E "$filter" || code=$?
   if [ -e "$report" ]; then
     printf '\nthe slowest tests, in seconds:\n'

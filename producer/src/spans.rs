@@ -3,7 +3,7 @@
 use lisa_core::broker::TopicHandle;
 use lisa_core::message::PreparedMessage;
 use lisa_core::time::UnixMs;
-use lisa_service::spans::{Place, Span};
+use lisa_service::spans::{CommonAttributes, Span};
 
 use crate::error::SendError;
 use crate::producer::ProducerOptions;
@@ -20,13 +20,13 @@ pub(crate) fn start(
     let spans = options.spans.as_ref()?;
     let shard = topic.shard_of_message(messages.first()?);
     let is_of_shard = |message: &&mut PreparedMessage| topic.shard_of_message(message) == shard;
-    let place = Place {
+    let common = CommonAttributes {
         topic: topic.name(),
         group: None,
         shard: messages.iter().all(is_of_shard).then_some(shard),
         client: None,
     };
-    Some(spans.send(&place, messages, is_batch, now))
+    Some(spans.send(&common, messages, is_batch, now))
 }
 
 /// Ends the span of a send. It failed if any of its messages failed.

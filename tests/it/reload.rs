@@ -267,16 +267,19 @@ async fn a_wrong_configuration_changes_nothing_and_shows() {
     let server = Server::start();
     let good = "topics.t.lease = \"30s\"";
     let mut program = Program::start(Binary::Producer, &server, good).await;
-    for wrong in [
+    let wrong = [
         "topics.t.lease = \"soon\"",
         "topics.t.leese = \"30s\"",
         "= =",
-    ] {
+    ];
+    for (earlier, wrong) in wrong.into_iter().enumerate() {
         program
             .reload(Binary::Producer, &server, wrong, "failed")
             .await;
         let ready = program.api.get("/readyz").await.expect(200);
         assert!(ready.body.contains("not in effect"), "{ready:?}");
+        let log = program.process.stderr();
+        assert_eq!(log.matches("not in effect").count(), earlier + 1, "{log}");
         program.api.send("t", "x", &[]).await.expect(202);
     }
     // An address that is in use.

@@ -15,11 +15,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 
-# Metrics that have no value in a healthy relay in development mode, which has no sinks with targets, no sources, no SQS clients
-# and no external scaler.
+# Metrics that have no value in a healthy relay in development mode, which has no sinks with targets, no sources, no SQS clients,
+# no external scaler and no TLS.
 SELDOM = {
     "lisa_callbacks_total",
     "lisa_doctor_findings",
+    "lisa_http_certificate_expiry_timestamp_seconds",
     "lisa_job_failures_total",
     "lisa_messages_migrated_total",
     "lisa_panics_total",

@@ -322,7 +322,7 @@ pub(crate) mod tests {
 
     #[test]
     fn with_a_span_the_headers_for_others_carry_its_context_and_keep_that_of_the_message() {
-        use lisa_service::spans::{Delivered, Place, SpanOptions, Spans};
+        use lisa_service::spans::{CommonAttributes, Delivered, SpanOptions, Spans};
 
         let mut delivery = delivery();
         let headers = Arc::make_mut(&mut delivery.headers);
@@ -358,7 +358,7 @@ pub(crate) mod tests {
 
         let provider = opentelemetry_sdk::trace::SdkTracerProvider::default();
         let spans = Spans::new(&provider, SpanOptions::default());
-        let place = Place {
+        let common = CommonAttributes {
             topic: &delivery.topic,
             group: Some(&delivery.group),
             shard: None,
@@ -371,7 +371,7 @@ pub(crate) mod tests {
             lateness: delivery.lateness(),
             headers: &delivery.headers,
         };
-        let span = spans.process(&place, &delivered);
+        let span = spans.process(&common, &delivered);
         let trace = span.trace();
         let own = trace.as_ref().map(Trace::headers).unwrap();
         let [("traceparent", own)] = &*own else {

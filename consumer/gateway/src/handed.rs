@@ -15,7 +15,7 @@ use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::Shard;
 use lisa_service::http::share::{Share, Shortage};
 use lisa_service::http::{Problem, ProblemCode};
-use lisa_service::spans::{Delivered, Place};
+use lisa_service::spans::{CommonAttributes, Delivered};
 
 use super::{Gateway, GroupPolls};
 
@@ -93,9 +93,9 @@ impl Handed {
         self.results = Some(memory);
     }
 
-    /// Returns the place of the deliveries, for spans.
-    pub(super) fn place(&self) -> Place<'_> {
-        Place {
+    /// Returns what the spans of the deliveries have in common.
+    pub(super) fn common(&self) -> CommonAttributes<'_> {
+        CommonAttributes {
             topic: &self.group.topic,
             group: Some(&self.group.group),
             shard: Some(self.shard),

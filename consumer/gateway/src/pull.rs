@@ -175,7 +175,7 @@ pub(super) async fn take(
             }
             if let (Some(spans), Some(started)) = (&gateway.spans, started) {
                 let delivered: Vec<_> = pulled.iter().map(Pulled::delivered).collect();
-                spans.receive(&handed.place(), &delivered, options.max > 1, started);
+                spans.receive(&handed.common(), &delivered, options.max > 1, started);
             }
             return Ok(Some(Taken { pulled, handed }));
         }

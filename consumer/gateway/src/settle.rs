@@ -22,7 +22,7 @@ use lisa_core::topic::{Group, Shard, Topic};
 use lisa_service::http::body::read_limited;
 use lisa_service::http::client::Admitted;
 use lisa_service::http::{Problem, ProblemCode, read_fields};
-use lisa_service::spans::{Messages, Place, Span};
+use lisa_service::spans::{CommonAttributes, Messages, Span};
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa::openapi::Object;
@@ -394,7 +394,7 @@ fn span(
     is_batch: bool,
 ) -> Option<Span> {
     let spans = gateway.spans.as_ref()?;
-    let place = Place {
+    let common = CommonAttributes {
         topic,
         group: Some(group),
         shard: Some(shard),
@@ -410,7 +410,7 @@ fn span(
         [one] if !is_batch => Messages::One(&one.id),
         all => Messages::Batch(all.len()),
     };
-    Some(spans.settle(&place, name, messages, None))
+    Some(spans.settle(&common, name, messages, None))
 }
 
 /// Sets a new lease of a delivery.

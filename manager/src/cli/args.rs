@@ -240,7 +240,7 @@ pub(crate) enum JobsVerb {
 /// The load to estimate for.
 #[derive(Debug, Args)]
 pub(crate) struct SizeArgs {
-    /// Topic whose load of today is the default
+    /// Topic whose current load is the default
     pub(crate) topic: Option<Topic>,
     /// Print the figures behind the estimate, with their origins
     #[arg(long)]

@@ -59,7 +59,7 @@ pub const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 
 /// The topic and the other attributes that all messages of an operation have in common.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct CommonAttributes<'a> {
     /// The topic.
     pub topic: &'a Topic,
     /// The group, of an operation that is not a send.

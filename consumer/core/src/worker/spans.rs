@@ -18,7 +18,7 @@ pub(super) fn process(worker: &ShardWorker, delivery: &Delivery) -> Option<Span>
         lateness: delivery.lateness(),
         headers: &delivery.headers,
     };
-    Some(spans.process(&worker.place(), &delivered))
+    Some(spans.process(&worker.common(), &delivered))
 }
 
 /// Starts the span of a settlement, if that of its delivery is recorded.
@@ -33,7 +33,7 @@ pub(super) fn settle(
         settlement.verdict.operation(),
         Messages::One(&settlement.id),
     );
-    Some(spans.settle(&worker.place(), name, id, Some(process)))
+    Some(spans.settle(&worker.common(), name, id, Some(process)))
 }
 
 /// Returns the error that the span of a delivery records.

@@ -12,7 +12,7 @@ use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::Shard;
 use lisa_service::metrics::DeliveryMetrics;
 use lisa_service::shutdown::Shutdown;
-use lisa_service::spans::{Place, Span};
+use lisa_service::spans::{CommonAttributes, Span};
 use lisa_service::supervise::{Part, contain};
 use std::sync::Arc;
 use tokio::sync::{Notify, Semaphore, mpsc};
@@ -112,9 +112,9 @@ impl ShardWorker {
         known.unwrap_or_else(|| self.first.clone())
     }
 
-    /// Returns the place of its deliveries, for spans.
-    pub(crate) fn place(&self) -> Place<'_> {
-        Place {
+    /// Returns what the spans of its deliveries have in common.
+    pub(crate) fn common(&self) -> CommonAttributes<'_> {
+        CommonAttributes {
             topic: self.subscription.topic(),
             group: Some(self.subscription.group()),
             shard: Some(self.shard),

@@ -114,7 +114,7 @@ pub async fn serve(
     shutdown: &Shutdown,
 ) -> Result<(), io::Error> {
     let mut connections = JoinSet::new();
-    let mut seats = Seats::default();
+    let mut slots = Slots::default();
     // The only connection accepted without a slot: it shows that a client waits. Others wait in the kernel's queue.
     let mut waiting = None;
     let mut acceptor = Acceptor::new(listener);
@@ -125,11 +125,11 @@ pub async fn serve(
         if connections.len() < limits.max_connections
             && let Some((tcp, peer)) = waiting.take()
         {
-            let leave = seats.take(limits.max_connections);
+            let leave = slots.take(limits.max_connections);
             let (routes, tls) = (routes.clone(), tls.clone());
             connections.spawn(connection(tcp, peer, routes, limits, tls, leave));
         }
-        let turn_ends = seats.oldest().filter(|_| waiting.is_some());
+        let turn_ends = slots.oldest().filter(|_| waiting.is_some());
         let turn_ends = turn_ends.map(|since| (since + limits.turn).max(next_round));
         let accepted = tokio::select! {
             biased;
@@ -141,7 +141,7 @@ pub async fn serve(
             }
             accepted = acceptor.accept(), if waiting.is_none() => accepted?,
             now = reached(turn_ends) => {
-                seats.leave_older(now, limits.turn, limits.max_connections.div_ceil(LEAVING));
+                slots.leave_older(now, limits.turn, limits.max_connections.div_ceil(LEAVING));
                 next_round = now + ROUND;
                 continue;
             }
@@ -150,7 +150,7 @@ pub async fn serve(
     }
     drop(acceptor);
     drop(waiting);
-    drop(seats);
+    drop(slots);
     loop {
         tokio::select! {
             ended = connections.join_next() => match ended {
@@ -182,39 +182,39 @@ async fn reached(at: Option<Instant>) -> Instant {
 
 /// The open connections that were not asked to close, oldest first. Some may have ended already.
 #[derive(Default)]
-struct Seats(VecDeque<Seat>);
+struct Slots(VecDeque<Slot>);
 
 /// The slot of a connection. Dropping it closes the connection after its current response. A message to `make_room` does the
 /// same, and also limits the time of that response.
-struct Seat {
+struct Slot {
     since: Instant,
     make_room: oneshot::Sender<()>,
 }
 
-impl Seats {
+impl Slots {
     /// Adds a connection that is opened now.
     fn take(&mut self, max_connections: usize) -> oneshot::Receiver<()> {
         if self.0.len() >= max_connections.saturating_mul(2) {
-            self.0.retain(|seat| !seat.make_room.is_closed());
+            self.0.retain(|slot| !slot.make_room.is_closed());
         }
         let (make_room, leave) = oneshot::channel();
         let since = Instant::now();
-        self.0.push_back(Seat { since, make_room });
+        self.0.push_back(Slot { since, make_room });
         leave
     }
 
     fn oldest(&self) -> Option<Instant> {
-        self.0.front().map(|seat| seat.since)
+        self.0.front().map(|slot| slot.since)
     }
 
     /// Asks the connections of at least this age to close, oldest first, and at most `most` of them.
     fn leave_older(&mut self, now: Instant, age: Duration, most: usize) {
         let mut asked = 0;
         while asked < most
-            && let Some(seat) = self.0.pop_front_if(|seat| seat.since + age <= now)
+            && let Some(slot) = self.0.pop_front_if(|slot| slot.since + age <= now)
         {
             // A connection that has ended already does not count.
-            asked += usize::from(seat.make_room.send(()).is_ok());
+            asked += usize::from(slot.make_room.send(()).is_ok());
         }
     }
 }
@@ -308,14 +308,14 @@ mod tests {
 
     #[test]
     fn of_the_old_connections_so_many_leave_as_are_open() {
-        let (mut seats, turn) = (Seats::default(), Duration::from_secs(10));
-        let mut connections: Vec<_> = (0..5).map(|_| seats.take(5)).collect();
+        let (mut slots, turn) = (Slots::default(), Duration::from_secs(10));
+        let mut connections: Vec<_> = (0..5).map(|_| slots.take(5)).collect();
         let has_left = |leave: &mut oneshot::Receiver<()>| leave.try_recv().is_ok();
-        seats.leave_older(Instant::now(), turn, 5);
+        slots.leave_older(Instant::now(), turn, 5);
         assert!(!connections.iter_mut().any(has_left), "none is old");
         // The oldest one has ended already.
         drop(connections.remove(0));
-        seats.leave_older(Instant::now() + turn, turn, 2);
+        slots.leave_older(Instant::now() + turn, turn, 2);
         let left: Vec<bool> = connections.iter_mut().map(has_left).collect();
         assert_eq!(left, [true, true, false, false], "the oldest two");
     }

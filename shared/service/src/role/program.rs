@@ -18,7 +18,6 @@ use super::listeners::Claims;
 use super::{Flags, Process, Runtime, StartError, descriptors, prepare, systemd};
 use crate::config::{Config, ConfigError, Loaded, SinkSecrets};
 use crate::shutdown::Shutdown;
-use lisa_core::outage::Outage;
 use lisa_core::task;
 
 /// The time within which the role must start with a new configuration.
@@ -104,7 +103,6 @@ impl Program {
         let process = Process::new(self.role, shutdown.clone(), self.config())?;
         let (mut current, _) = Generation::start(&process, self.config(), &run, false)?;
         let mut earlier = JoinSet::new();
-        let mut outage = Outage::new("start with the new configuration");
         let mut retry = None;
         let ended = loop {
             let may_reload = earlier.len() < DRAINING;
@@ -136,7 +134,6 @@ impl Program {
             };
             let result = match started {
                 Ok(Some((next, loaded))) => {
-                    outage.recovered();
                     self.files = files.after_load(&loaded.files);
                     self.log_changes(&loaded);
                     process.shutdown.set_grace(loaded.config.shutdown.grace);
@@ -153,9 +150,12 @@ impl Program {
                     if !matches!(error, StartError::Config(_)) {
                         retry = Some((Instant::now() + RETRY_EVERY, cause));
                     }
-                    outage.failed(&error);
                     let text = format!("the new configuration is not in effect: {error}");
-                    process.rejected.lock().replace(text);
+                    let before = process.rejected.lock().replace(text.clone());
+                    // A start that is tried again each minute would log the same again.
+                    if before.as_ref() != Some(&text) {
+                        tracing::error!("{text}");
+                    }
                     "failed"
                 }
             };

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use lisa_core::message::PreparedMessage;
 use lisa_core::time::UnixMs;
 
-use super::{Delivered, Messages, Place};
+use super::{CommonAttributes, Delivered, Messages};
 
 /// The maker of spans. No value exists, because this build has no feature `otel-api`.
 #[derive(Clone, Debug)]
@@ -25,21 +25,27 @@ pub(super) type Attached = Infallible;
 
 #[expect(missing_docs, reason = "see the other build")]
 impl Spans {
-    pub fn send(&self, _: &Place<'_>, _: &mut [&mut PreparedMessage], _: bool, _: UnixMs) -> Span {
+    pub fn send(
+        &self,
+        _: &CommonAttributes<'_>,
+        _: &mut [&mut PreparedMessage],
+        _: bool,
+        _: UnixMs,
+    ) -> Span {
         match self.0 {}
     }
 
-    pub fn process(&self, _: &Place<'_>, _: &Delivered<'_>) -> Span {
+    pub fn process(&self, _: &CommonAttributes<'_>, _: &Delivered<'_>) -> Span {
         match self.0 {}
     }
 
-    pub fn receive(&self, _: &Place<'_>, _: &[Delivered<'_>], _: bool, _: SystemTime) {
+    pub fn receive(&self, _: &CommonAttributes<'_>, _: &[Delivered<'_>], _: bool, _: SystemTime) {
         match self.0 {}
     }
 
     pub fn settle(
         &self,
-        _: &Place<'_>,
+        _: &CommonAttributes<'_>,
         _: &'static str,
         _: Messages<'_>,
         _: Option<&Span>,

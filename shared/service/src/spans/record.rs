@@ -12,7 +12,9 @@ use opentelemetry::trace::{
 };
 use opentelemetry::{Context, ContextGuard, InstrumentationScope, KeyValue};
 
-use super::{Delivered, Messages, Place, ProcessContext, SpanOptions, TRACE_HEADERS, w3c};
+use super::{
+    CommonAttributes, Delivered, Messages, ProcessContext, SpanOptions, TRACE_HEADERS, w3c,
+};
 
 /// The conventions that the spans follow.
 const SCHEMA: &str = "https://opentelemetry.io/schemas/1.44.0";
@@ -64,7 +66,7 @@ impl Spans {
     /// span.
     pub fn send(
         &self,
-        place: &Place<'_>,
+        common: &CommonAttributes<'_>,
         messages: &mut [&mut PreparedMessage],
         is_batch: bool,
         now: UnixMs,
@@ -90,7 +92,7 @@ impl Spans {
             [one] if !is_batch => Messages::One(&one.id),
             all => Messages::Batch(all.len()),
         };
-        let span = self.start(operation, place, ids, links, None, &Context::current());
+        let span = self.start(operation, common, ids, links, None, &Context::current());
         if let Some(trace) = span.trace().filter(|_| creates) {
             let headers = trace.headers();
             for message in messages.iter_mut().filter(|message| !has_own(message)) {
@@ -104,7 +106,7 @@ impl Spans {
     }
 
     /// Starts the span of a delivery to a handler. It links to the context of the message.
-    pub fn process(&self, place: &Place<'_>, delivered: &Delivered<'_>) -> Span {
+    pub fn process(&self, common: &CommonAttributes<'_>, delivered: &Delivered<'_>) -> Span {
         let origin = context_of(delivered.headers);
         let parent = match (&origin, self.0.options.process) {
             (Some(origin), ProcessContext::Parent) => {
@@ -119,7 +121,7 @@ impl Spans {
             kind: SpanKind::Consumer,
         };
         let id = Messages::One(delivered.id);
-        let span = self.start(operation, place, id, links, None, &parent);
+        let span = self.start(operation, common, id, links, None, &parent);
         span.delivered(delivered);
         span
     }
@@ -127,7 +129,7 @@ impl Spans {
     /// Records a pull that began at `started`, now that its client gets deliveries. It links to the context of each message.
     pub fn receive(
         &self,
-        place: &Place<'_>,
+        common: &CommonAttributes<'_>,
         delivered: &[Delivered<'_>],
         is_batch: bool,
         started: SystemTime,
@@ -145,12 +147,12 @@ impl Spans {
         match delivered {
             [one] if !is_batch => {
                 let id = Messages::One(one.id);
-                let span = self.start(operation, place, id, links, Some(started), &parent);
+                let span = self.start(operation, common, id, links, Some(started), &parent);
                 span.delivered(one);
             }
             all => {
                 let ids = Messages::Batch(all.len());
-                drop(self.start(operation, place, ids, links, Some(started), &parent));
+                drop(self.start(operation, common, ids, links, Some(started), &parent));
             }
         }
     }
@@ -158,7 +160,7 @@ impl Spans {
     /// Starts the span of a settlement, such as `ack`, as a child of the span of the delivery, or else of the current context.
     pub fn settle(
         &self,
-        place: &Place<'_>,
+        common: &CommonAttributes<'_>,
         name: &'static str,
         messages: Messages<'_>,
         parent: Option<&Span>,
@@ -169,20 +171,20 @@ impl Spans {
             kind: SpanKind::Client,
         };
         let parent = parent.map_or_else(Context::current, |span| span.0.clone());
-        self.start(operation, place, messages, Vec::new(), None, &parent)
+        self.start(operation, common, messages, Vec::new(), None, &parent)
     }
 
     fn start(
         &self,
         operation: Operation,
-        place: &Place<'_>,
+        common: &CommonAttributes<'_>,
         messages: Messages<'_>,
         links: Vec<Link>,
         started: Option<SystemTime>,
         parent: &Context,
     ) -> Span {
         let Operation { name, of, kind } = operation;
-        let topic = place.topic.as_str();
+        let topic = common.topic.as_str();
         // Samplers can use these attributes, but not those that are added to the started span.
         let mut attributes = Vec::with_capacity(12);
         attributes.extend([
@@ -191,7 +193,7 @@ impl Spans {
             KeyValue::new("messaging.operation.type", of),
             KeyValue::new("messaging.destination.name", topic.to_owned()),
         ]);
-        if let Some(shard) = place.shard {
+        if let Some(shard) = common.shard {
             let shard = shard.to_string();
             attributes.push(KeyValue::new("messaging.destination.partition.id", shard));
         }
@@ -209,9 +211,9 @@ impl Spans {
         let span = self.0.tracer.build_with_context(builder, parent);
         let span = Span(parent.with_span(span));
         if span.is_recording() {
-            let group = place.group.map(|group| group.as_str().to_owned());
+            let group = common.group.map(|group| group.as_str().to_owned());
             span.set(group.map(|group| KeyValue::new("messaging.consumer.group.name", group)));
-            let client = place.client.map(str::to_owned);
+            let client = common.client.map(str::to_owned);
             span.set(client.map(|client| KeyValue::new("messaging.client.id", client)));
             span.set(Some(match messages {
                 Messages::One(id) => KeyValue::new("messaging.message.id", id.as_str().to_owned()),

@@ -7,7 +7,7 @@ use lisa_core::time::UnixMs;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::spans::{Place, ProcessContext};
+use crate::spans::{CommonAttributes, ProcessContext};
 
 fn environment(variables: &[(&str, &str)]) -> Environment {
     let pair = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
@@ -102,7 +102,7 @@ fn exporter(address: &str) -> (Spans, Exporter) {
 /// Makes many more spans than the queue holds.
 fn make(spans: &Spans) {
     let topic = "orders".parse().unwrap();
-    let place = Place {
+    let common = CommonAttributes {
         topic: &topic,
         group: None,
         shard: None,
@@ -110,7 +110,7 @@ fn make(spans: &Spans) {
     };
     for _ in 0..20_000 {
         let mut message = PreparedMessage::new("");
-        drop(spans.send(&place, &mut [&mut message], false, UnixMs::new(0)));
+        drop(spans.send(&common, &mut [&mut message], false, UnixMs::new(0)));
         assert!(message.record.headers.get("traceparent").is_some());
     }
 }

@@ -44,8 +44,8 @@ impl Here {
         }
     }
 
-    fn sending(&self) -> Place<'_> {
-        Place {
+    fn sending(&self) -> CommonAttributes<'_> {
+        CommonAttributes {
             topic: &self.topic,
             group: None,
             shard: Some(Shard::new(3)),
@@ -53,8 +53,8 @@ impl Here {
         }
     }
 
-    fn receiving(&self) -> Place<'_> {
-        Place {
+    fn receiving(&self) -> CommonAttributes<'_> {
+        CommonAttributes {
             group: Some(&self.group),
             client: Some("host-1"),
             ..self.sending()
@@ -310,17 +310,17 @@ fn a_delivery_is_a_trace_of_its_own_with_one_link() {
 fn a_delivery_may_continue_the_trace_of_its_message() {
     let here = Here::new(ProcessContext::Parent);
     let sent = with_context(When::NOW);
-    let place = here.receiving();
+    let common = here.receiving();
     drop(
         here.spans
-            .process(&place, &delivered(&sent.id, &sent.record.headers)),
+            .process(&common, &delivered(&sent.id, &sent.record.headers)),
     );
     let span = here.only();
     assert_eq!(span.span_context.trace_id().to_string(), TRACE);
     assert_eq!(span.parent_span_id.to_string(), SPAN);
     assert_eq!(span.links.len(), 1, "also then");
     let headers = Headers::default();
-    drop(here.spans.process(&place, &delivered(&sent.id, &headers)));
+    drop(here.spans.process(&common, &delivered(&sent.id, &headers)));
     let span = here.only();
     assert_eq!(span.parent_span_id, SpanId::INVALID);
     assert!(span.links.is_empty());
