@@ -14,8 +14,6 @@ lisa-producer cli
 lisa-consumer
 lisa-consumer sink-stdout
 lisa-consumer sink-redis-stream
-lisa-consumer sink-http
-lisa-consumer gateway
 lisa-consumer cli
 lisa-manager
 '
@@ -26,6 +24,8 @@ lisa-producer otel
 lisa-producer source-amqp
 lisa-producer source-nats
 lisa-producer source-kafka
+lisa-consumer sink-http
+lisa-consumer gateway
 lisa-consumer otel-api
 lisa-consumer otel
 lisa-consumer sink-command

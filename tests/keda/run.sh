@@ -19,7 +19,7 @@ finish() {
 trap finish EXIT
 
 "$python" -m grpc_tools.protoc -I tests/keda --python_out="$dir" --grpc_python_out="$dir" externalscaler.proto
-for role in producer manager consumer gateway scaler; do
+for role in producer manager consumer gateway scaler secured; do
   declare "$role=$(bash tests/free-port.sh)"
   export "LISA_TEST_${role^^}=${!role}"
 done
@@ -47,6 +47,13 @@ scopes = ["send"]
 TOML
 redis-server --port 0 --unixsocket "$dir/redis.sock" --dir "$dir" --save '' --appendonly no >"$dir/redis.log" &
 pids+=($!)
+# Another manager, whose listeners speak TLS.
+"$python" -m trustme --quiet --dir "$dir" --identities 127.0.0.1
+LISA_LOG=warn LISA_HTTP__TLS__CERT_FILE=$dir/server.pem LISA_HTTP__TLS__KEY_FILE=$dir/server.key \
+  LISA_MANAGER__KEDA__LISTEN=127.0.0.1:$secured \
+  "$bin/lisa-manager" run --config "$dir/lisa.toml" --listen "127.0.0.1:$(bash tests/free-port.sh)" 2>"$dir/secured.log" &
+pids+=($!)
+export LISA_TEST_CA=$dir/client.pem
 for role in producer manager consumer; do
   LISA_LOG=warn "$bin/lisa-$role" run --config "$dir/lisa.toml" 2>"$dir/$role.log" &
   pids+=($!)
@@ -54,4 +61,4 @@ done
 
 PYTHONPATH="$dir" PYTHONDONTWRITEBYTECODE=1 "$python" -m pytest -q -p no:cacheprovider tests/keda "$@"
 # A defect that the programs log is a defect, whatever the answer was.
-if grep '"ERROR"' "$dir"/{producer,manager,consumer}.log; then exit 1; fi
+if grep '"ERROR"' "$dir"/{producer,manager,consumer,secured}.log; then exit 1; fi

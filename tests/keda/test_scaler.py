@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import threading
 import time
 import urllib.error
@@ -12,7 +13,7 @@ import externalscaler_pb2_grpc as rpc
 import grpc
 import pytest
 
-PORTS = {role: os.environ[f"LISA_TEST_{role.upper()}"] for role in ("producer", "manager", "consumer", "gateway", "scaler")}
+PORTS = {role: os.environ[f"LISA_TEST_{role.upper()}"] for role in ("producer", "manager", "consumer", "gateway", "scaler", "secured")}
 
 
 def http(role, method, path, body=None, headers=None):
@@ -212,3 +213,14 @@ def test_streams_have_a_limit_and_leave_room_for_calls(scaler):
     for stream in streams:
         stream.cancel()
     eventually(lambda: next(scaler.StreamIsActive(of)) is not None, "a stream after all have ended")
+
+
+def test_with_a_certificate_the_scaler_speaks_only_tls(scaler):
+    of, address = ref("orders"), f"127.0.0.1:{PORTS['secured']}"
+    trusted = grpc.ssl_channel_credentials(pathlib.Path(os.environ["LISA_TEST_CA"]).read_bytes())
+    with grpc.secure_channel(address, trusted) as channel:
+        secured = rpc.ExternalScalerStub(channel)
+        eventually(lambda: secured.IsActive(of, timeout=10), "no answer over TLS")
+    with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as refused:
+        rpc.ExternalScalerStub(channel).IsActive(of, timeout=10)
+    assert refused.value.code() == grpc.StatusCode.UNAVAILABLE, refused.value

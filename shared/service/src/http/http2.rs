@@ -28,6 +28,7 @@ use tower::ServiceExt;
 use super::accept::Acceptor;
 use super::client::{Client, network};
 use super::serve::{Routes, report};
+use super::tls::Tls;
 use crate::metrics::Metrics;
 use crate::shutdown::Shutdown;
 
@@ -54,6 +55,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 pub async fn serve_http2(
     listener: TcpListener,
     routes: Routes,
+    tls: &Tls,
     metrics: &Metrics,
     shutdown: &Shutdown,
 ) -> Result<(), io::Error> {
@@ -75,7 +77,8 @@ pub async fn serve_http2(
             replace(&mut open);
         }
         let draining = shutdown.draining().clone();
-        let connection = connection(tcp, peer, routes.clone(), metrics.clone(), draining);
+        let (routes, tls) = (routes.clone(), tls.clone());
+        let connection = connection(tcp, peer, routes, tls, metrics.clone(), draining);
         open.push_back((network(peer.ip()), connections.spawn(connection)));
     }
     drop(acceptor);
@@ -108,6 +111,7 @@ async fn connection(
     tcp: TcpStream,
     peer: SocketAddr,
     routes: Routes,
+    tls: Tls,
     metrics: Metrics,
     draining: CancellationToken,
 ) {
@@ -115,6 +119,13 @@ async fn connection(
         tracing::debug!(%peer, %error, "connection lost before its first request");
         return;
     }
+    let stream = match tls.secure_http2(tcp, ANSWER_WITHIN).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::debug!(%peer, %error, "TLS handshake failed");
+            return;
+        }
+    };
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer));
         let request = request.map(Body::new);
@@ -130,7 +141,7 @@ async fn connection(
         .initial_connection_window_size(WINDOWS.1)
         .keep_alive_interval(PING_AFTER)
         .keep_alive_timeout(ANSWER_WITHIN)
-        .serve_connection(TokioIo::new(tcp), service);
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -191,8 +202,9 @@ mod tests {
         let router = Router::new().route("/", get(async || "here"));
         let router = Routes::unguarded(router);
         let server = shutdown.clone();
-        let server =
-            task::owned(async move { serve_http2(listener, router, &metrics, &server).await });
+        let server = task::owned(async move {
+            serve_http2(listener, router, &Tls::default(), &metrics, &server).await
+        });
         let mut connections = Vec::new();
         for _ in 0..=CONNECTIONS {
             connections.push(TcpStream::connect(address).await.unwrap());
@@ -218,8 +230,9 @@ mod tests {
         let metrics = Metrics::new(Registry::default(), "0", "test");
         let server = shutdown.clone();
         let routes = Routes::unguarded(Router::new());
-        let _server =
-            task::owned(async move { serve_http2(listener, routes, &metrics, &server).await });
+        let _server = task::owned(async move {
+            serve_http2(listener, routes, &Tls::default(), &metrics, &server).await
+        });
         let connect = async |from: &str| {
             let socket = TcpSocket::new_v4().unwrap();
             socket.bind(format!("{from}:0").parse().unwrap()).unwrap();

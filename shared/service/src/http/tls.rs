@@ -21,6 +21,8 @@ use tokio_rustls::rustls::client::verify_server_name;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+#[cfg(feature = "http2")]
+use {tokio_rustls::server::TlsStream, tokio_util::either::Either};
 
 use super::problem::{Problem, ProblemCode};
 use super::stream::Stream;
@@ -185,8 +187,21 @@ impl Tls {
             let stream = Transport::Tls(Box::new(stream));
             Ok((stream, Some(Security::Tls(client.map(Arc::new)))))
         };
-        let ended = timeout(limit, handshake).await;
-        ended.unwrap_or_else(|_| Err(io::Error::other("no TLS handshake in time")))
+        within(limit, handshake).await
+    }
+
+    /// Does the same for HTTP/2, of which a client without TLS gets no answer.
+    #[cfg(feature = "http2")]
+    pub(super) async fn secure_http2(
+        &self,
+        tcp: TcpStream,
+        limit: Duration,
+    ) -> io::Result<Either<TcpStream, TlsStream<TcpStream>>> {
+        let Some(current) = self.current() else {
+            return Ok(Either::Left(tcp));
+        };
+        let acceptor = TlsAcceptor::from(current.identity.http2.clone());
+        within(limit, acceptor.accept(tcp)).await.map(Either::Right)
     }
 
     fn client(
@@ -201,6 +216,14 @@ impl Tls {
             verified: Mutex::new((verified_by.clients.clone()?, true)),
         })
     }
+}
+
+async fn within<T>(
+    limit: Duration,
+    handshake: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    let ended = timeout(limit, handshake).await;
+    ended.unwrap_or_else(|_| Err(io::Error::other("no TLS handshake in time")))
 }
 
 impl Current {

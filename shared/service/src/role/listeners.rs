@@ -159,7 +159,9 @@ impl Listener {
                 match protocol {
                     Protocol::Http1 => http::serve(listener, routes, &tls, &metrics, &until).await,
                     #[cfg(feature = "http2")]
-                    Protocol::Http2 => http::serve_http2(listener, routes, &metrics, &until).await,
+                    Protocol::Http2 => {
+                        http::serve_http2(listener, routes, &tls, &metrics, &until).await
+                    }
                 }
             }
         });

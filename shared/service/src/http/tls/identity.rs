@@ -20,8 +20,10 @@ use tokio_rustls::rustls::{CertificateError, Error, RootCertStore, ServerConfig}
 
 use crate::config::ListenerTls;
 
-/// The protocol that listeners speak, as TLS names it.
+/// The protocols that listeners speak, as TLS names them.
 const HTTP_1_1: &[u8] = b"http/1.1";
+#[cfg(feature = "http2")]
+const HTTP_2: &[u8] = b"h2";
 
 /// The reason why the files of `[http.tls]` are not usable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +39,9 @@ pub struct TlsError {
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub(super) config: Arc<ServerConfig>,
+    /// The same for HTTP/2.
+    #[cfg(feature = "http2")]
+    pub(super) http2: Arc<ServerConfig>,
     pub(super) clients: Option<Arc<dyn ClientCertVerifier>>,
     not_before: u64,
     not_after: u64,
@@ -93,6 +98,12 @@ impl Identity {
             config.send_tls13_tickets = 0;
         }
         Ok(Self {
+            #[cfg(feature = "http2")]
+            http2: {
+                let mut http2 = config.clone();
+                http2.alpn_protocols = vec![HTTP_2.to_vec()];
+                Arc::new(http2)
+            },
             config: Arc::new(config),
             clients,
             not_before,
