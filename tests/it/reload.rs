@@ -150,6 +150,17 @@ impl Load {
     }
 }
 
+/// The number of connections of managers to Redis.
+async fn connections(server: &Server) -> usize {
+    let mut list = cmd("CLIENT");
+    let list = list.arg("LIST");
+    let list: String = list
+        .query_async(&mut server.connection().await)
+        .await
+        .unwrap();
+    list.matches("name=lisa-manager").count()
+}
+
 /// SHA-256 of `abc` and of `shop-token`.
 const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 const SHOP: &str = "88cc4600551e64b7cb97dd7f63ebad405255e5d17bdd71ee9fe1ed5cc20d0b3b";
@@ -183,6 +194,7 @@ async fn a_reload_applies_tokens_and_topics_while_requests_go_on() {
     program.until_ready().await;
     let load = Load::start(&program.api, "t");
     load.go_on(20).await;
+    let at_start = connections(&server).await;
     program.reload(binary, &server, &both, "applied").await;
     load.go_on(20).await;
     let topics = program.api.get_json("/v1/topics").await;
@@ -199,7 +211,16 @@ async fn a_reload_applies_tokens_and_topics_while_requests_go_on() {
     program.reload(binary, &server, &new, "applied").await;
     program.api.get("/v1/topics").await.expect(401);
     renewed.get("/v1/topics").await.expect(200);
-    // The earlier starts have ended: one manager is left.
+    // The earlier starts have ended with their connections, and one manager is left.
+    for _ in 0..3 {
+        program.reload(binary, &server, &both, "applied").await;
+        program.reload(binary, &server, &new, "applied").await;
+    }
+    eventually(SOON, async || match connections(&server).await {
+        left if left <= at_start => Ok(()),
+        left => Err(format!("{left} connections, {at_start} at the start")),
+    })
+    .await;
     let managers = async || match renewed.get_json("/v1/stats").await["managers"].as_u64() {
         Some(1) => Ok(()),
         managers => Err(format!("{managers:?} managers")),

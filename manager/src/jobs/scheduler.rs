@@ -161,14 +161,16 @@ impl JobScheduler {
         let stopped = CancellationToken::new();
         let _stop = stopped.clone().drop_guard();
         for job in self.jobs.values() {
-            let (job, shutdown, stopped) = (job.clone(), shutdown.clone(), stopped.clone());
             let cron = job.cron.to_string();
+            // The scheduler's own tasks never end, and keep what a trigger owns, such as a connection.
+            let (job, shutdown, stopped) = (Arc::downgrade(job), shutdown.clone(), stopped.clone());
             let trigger = Trigger::new_async(cron.as_str(), move |_, _| {
-                let (job, shutdown, stopped) = (job.clone(), shutdown.clone(), stopped.clone());
+                let (job, shutdown, stopped) = (job.upgrade(), shutdown.clone(), stopped.clone());
                 Box::pin(async move {
                     if stopped.is_cancelled() || shutdown.draining().is_cancelled() {
                         return;
                     }
+                    let Some(job) = job else { return };
                     match job.running.try_lock() {
                         Ok(_running) => {
                             job.run(&shutdown).await;

@@ -9,17 +9,25 @@ use std::path::Path;
 /// The largest allowed certificate file, four times the size of a system's complete set of trusted authorities.
 pub const MAX_PEM_BYTES: u64 = 1024 * 1024;
 
-/// Checks that the path is a regular file.
+/// Checks that the path is a regular file of at most `most` bytes.
 ///
 /// Call it before opening the file: opening a FIFO waits for a writer.
 ///
 /// # Errors
-/// Fails if the file is missing or is not a regular file.
-pub fn check_regular(path: &Path) -> io::Result<()> {
-    match path.metadata()?.is_file() {
-        true => Ok(()),
-        false => Err(io::Error::other("not a regular file")),
+/// Fails if the file is missing, is not a regular file, or is larger.
+pub fn check(path: &Path, most: u64) -> io::Result<()> {
+    let file = path.metadata()?;
+    if !file.is_file() {
+        return Err(io::Error::other("not a regular file"));
     }
+    match file.len() <= most {
+        true => Ok(()),
+        false => Err(larger(most)),
+    }
+}
+
+fn larger(most: u64) -> io::Error {
+    io::Error::other(format!("larger than {} KiB", most / 1024))
 }
 
 /// Reads a regular file of at most `most` bytes.
@@ -27,12 +35,11 @@ pub fn check_regular(path: &Path) -> io::Result<()> {
 /// # Errors
 /// Fails if the file is not a regular file, is larger, or cannot be read.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    check_regular(path)?;
+    check(path, most)?;
     let mut bytes = Vec::new();
     File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        let error = format!("larger than {} KiB", most / 1024);
-        return Err(io::Error::other(error));
+        return Err(larger(most));
     }
     Ok(bytes)
 }

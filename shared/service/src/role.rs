@@ -385,6 +385,7 @@ impl Runtime {
             (task, address),
             routes,
             &self.process,
+            !self.is_reload,
         );
         let (address, health) = claim.await?;
         self.supervisor.health().include(health);

@@ -128,7 +128,7 @@ impl Shutdown {
     #[must_use]
     pub fn of_part(&self, grace: Duration) -> Self {
         let process = self.clone();
-        let holds = self.stages.holds.clone();
+        let (grace, holds) = (Arc::new(Mutex::new(grace)), self.stages.holds.clone());
         Self::with_holds(grace, holds, move |stages| async move {
             stages
                 .end_with(&process, process.draining().cancelled())
@@ -141,7 +141,9 @@ impl Shutdown {
     #[must_use]
     pub fn of_listener(&self) -> Self {
         let process = self.clone();
-        Self::driven(self.grace(), move |stages| async move {
+        // The grace period of the process may change.
+        let grace = self.stages.grace.clone();
+        Self::with_holds(grace, TaskTracker::new(), move |stages| async move {
             stages.end_with(&process, process.quiet()).await;
         })
     }
@@ -150,10 +152,14 @@ impl Shutdown {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        Self::with_holds(grace, TaskTracker::new(), driver)
+        Self::with_holds(Arc::new(Mutex::new(grace)), TaskTracker::new(), driver)
     }
 
-    fn with_holds<F>(grace: Duration, holds: TaskTracker, driver: impl FnOnce(Stages) -> F) -> Self
+    fn with_holds<F>(
+        grace: Arc<Mutex<Duration>>,
+        holds: TaskTracker,
+        driver: impl FnOnce(Stages) -> F,
+    ) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -163,7 +169,7 @@ impl Shutdown {
             now,
             began: Arc::new(OnceLock::new()),
             holds,
-            grace: Arc::new(Mutex::new(grace)),
+            grace,
         };
         let handle = task::owned(driver(stages.clone()));
         Self {

@@ -21,9 +21,9 @@ pub(crate) use writer::lost_lines;
 /// The environment variables of the log filter. The first one that is set and not empty wins.
 const FILTER_VARIABLES: [&str; 2] = ["LISA_LOG", "RUST_LOG"];
 const DEFAULT_FILTER: &str = "tokio_cron_scheduler=warn,info";
-/// Precedes each filter. Lisa logs what happens to a broker itself; its clients log whole messages and passwords. A filter that
-/// names them shows their events.
-const ALWAYS: &str = "async_nats=off,lapin=off,";
+/// Precedes each filter. Lisa logs what happens to a broker itself; its clients log whole messages and passwords. The
+/// library for HTTP/2 warns of each client that breaks its rules. A filter that names them shows their events.
+const ALWAYS: &str = "async_nats=off,lapin=off,h2=error,";
 /// The filter of commands that print their result to stdout: only warnings, and of the Redis connection only errors. A
 /// command prints the error of a failed request itself.
 const QUIET_FILTER: &str = "lisa_core::redis=error,lisa_service::http::failure=off,warn";
@@ -194,11 +194,11 @@ mod tests {
             directives.join(" ")
         };
         let both = |name: &str| Some(if name == "LISA_LOG" { "warn" } else { "debug" }.to_owned());
-        assert_eq!(shown(&both), "async_nats=off lapin=off warn");
+        assert_eq!(shown(&both), "async_nats=off h2=error lapin=off warn");
         let common = |name: &str| (name == "RUST_LOG").then(|| "debug,lapin=info".to_owned());
-        assert_eq!(shown(&common), "async_nats=off debug lapin=info");
+        assert_eq!(shown(&common), "async_nats=off debug h2=error lapin=info");
         let neither = |_: &str| None;
-        let default = "async_nats=off info lapin=off tokio_cron_scheduler=warn";
+        let default = "async_nats=off h2=error info lapin=off tokio_cron_scheduler=warn";
         assert_eq!(shown(&neither), default);
     }
 

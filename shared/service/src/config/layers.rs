@@ -16,6 +16,8 @@ use super::yaml::Yaml;
 use lisa_core::small_file;
 
 const PREFIX: &str = "LISA_";
+/// The largest configuration file.
+const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 /// Short names of keys, as other programs use them.
 const SHORT: [(&str, &[&str]); 2] = [
     ("NAMESPACE", &["namespace"]),
@@ -248,7 +250,7 @@ fn merge_file(figment: Figment, path: &FilePath) -> Result<Figment, ConfigError>
         .and_then(|ending| ending.to_str())
         .unwrap_or_default();
     let name = path.display().to_string();
-    small_file::check_regular(path)
+    small_file::check(path, MAX_FILE_BYTES)
         .map_err(|error| unusable(&name, format!("cannot load: {error}")))?;
     match ending {
         "toml" => merge_checked(figment, Toml::file_exact(path), &name),

@@ -55,9 +55,13 @@ impl ChangedFiles {
         loop {
             sleep(LOOK_EVERY).await;
             let now = stamps(self.read.keys().cloned().collect()).await;
-            let is_steady = now == self.seen;
+            // One that changes again and again does not hold up the others.
+            let is_new = |(path, stamp): (&PathBuf, &Stamp)| {
+                self.seen.get(path) == Some(stamp) && self.read.get(path) != Some(stamp)
+            };
+            let has_new = now.iter().any(is_new);
             self.seen = now;
-            if is_steady && self.seen != self.read {
+            if has_new {
                 self.read = self.seen.clone();
                 return;
             }

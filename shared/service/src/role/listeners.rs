@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use lisa_core::sync::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use super::{Process, StartError};
 use crate::http::{self, Routes, Socket};
@@ -31,6 +32,8 @@ struct Listener {
     address: SocketAddr,
     protocol: Protocol,
     routes: Routes,
+    /// Cancelled when it begins to accept connections.
+    serves: CancellationToken,
     shutdown: Shutdown,
     supervisor: Supervisor,
 }
@@ -40,8 +43,8 @@ struct Listener {
 pub(super) struct Claims(Mutex<Vec<(Arc<Listener>, Routes)>>);
 
 impl Listeners {
-    /// Claims the open listener at this address, or opens it. A new listener serves the routes immediately, an open one after
-    /// [`Listeners::switch`]. Returns its actual address and the state of its task.
+    /// Claims the open listener at this address, or opens it. Listeners serve these routes from [`Listeners::switch`] on; a new one
+    /// also if `serves_now`. Returns its actual address and the state of its task.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -52,6 +55,7 @@ impl Listeners {
         (task, address): (&str, SocketAddr),
         routes: Routes,
         process: &Process,
+        serves_now: bool,
     ) -> Result<(SocketAddr, Health), StartError> {
         let listener = match self.open_at(address, protocol, claims) {
             Some(listener) => listener,
@@ -61,7 +65,9 @@ impl Listeners {
                 let listener = Listener::start(task, address, socket, protocol, &routes, process);
                 let listener = Arc::new(listener);
                 self.0.lock().push(listener.clone());
-                tracing::info!(address = %listener.address, tls = process.tls.is_on(), "listening");
+                if serves_now {
+                    listener.serves.cancel();
+                }
                 listener
             }
         };
@@ -92,6 +98,7 @@ impl Listeners {
     pub(super) fn switch(&self, claims: &Claims) {
         for (listener, routes) in claims.0.lock().iter() {
             listener.routes.replace(routes);
+            listener.serves.cancel();
         }
         self.close(|one| !claims.has(one));
     }
@@ -150,11 +157,20 @@ impl Listener {
         let routes = routes.separate();
         let served = routes.clone();
         let (tls, metrics) = (process.tls.clone(), process.metrics.clone());
+        let serves = CancellationToken::new();
+        let begin = serves.clone();
         supervisor.spawn(task, Policy::restart(), move |heartbeat| {
             heartbeat.unlimited();
             let (socket, routes) = (socket.clone(), served.clone());
             let (tls, metrics, until) = (tls.clone(), metrics.clone(), until.clone());
+            let begin = begin.clone();
             async move {
+                // Until then, the certificate of its configuration is not in use.
+                let begun = begin.cancelled();
+                if until.draining().run_until_cancelled(begun).await.is_none() {
+                    return Ok(());
+                }
+                tracing::info!(%address, tls = tls.is_on(), "listening");
                 let listener = socket.listener().await?;
                 match protocol {
                     Protocol::Http1 => http::serve(listener, routes, &tls, &metrics, &until).await,
@@ -170,6 +186,7 @@ impl Listener {
             address,
             protocol,
             routes,
+            serves,
             shutdown,
             supervisor,
         }

@@ -42,7 +42,7 @@ pub struct Program {
 }
 
 /// The cause of a reload.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     /// SIGHUP: everything is read again.
     Signal,
@@ -103,7 +103,7 @@ impl Program {
         let process = Process::new(self.role, shutdown.clone(), self.config())?;
         let (mut current, _) = Generation::start(&process, self.config(), &run, false)?;
         let mut earlier = JoinSet::new();
-        let mut retry = None;
+        let (mut failed, mut retry) = (None, None);
         let ended = loop {
             let may_reload = earlier.len() < DRAINING;
             let cause = tokio::select! {
@@ -111,9 +111,11 @@ impl Program {
                 Some(_) = earlier.join_next() => continue,
                 _ = hangups.recv(), if may_reload => Cause::Signal,
                 () = self.files.changed(), if may_reload => Cause::Files,
-                cause = due(&retry), if may_reload => cause,
+                cause = due(&retry), if may_reload => {
+                    retry = None;
+                    cause
+                }
             };
-            retry = None;
             if shutdown.draining().is_cancelled() {
                 continue;
             }
@@ -147,8 +149,11 @@ impl Program {
                     "unchanged"
                 }
                 Err(error) => {
+                    // To read everything again includes the files.
+                    let again = failed.filter(|of| *of == Cause::Signal).unwrap_or(cause);
+                    failed = Some(again);
                     if !matches!(error, StartError::Config(_)) {
-                        retry = Some((Instant::now() + RETRY_EVERY, cause));
+                        retry = Some((Instant::now() + RETRY_EVERY, again));
                     }
                     let text = format!("the new configuration is not in effect: {error}");
                     let before = process.rejected.lock().replace(text.clone());
@@ -159,7 +164,10 @@ impl Program {
                     "failed"
                 }
             };
-            if result != "failed" {
+            // New contents of files do not make a configuration good that was refused.
+            let is_settled = cause == Cause::Signal || failed == Some(Cause::Files);
+            if result != "failed" && is_settled {
+                (failed, retry) = (None, None);
                 process.rejected.lock().take();
             }
             process.metrics.reloaded(result);

@@ -56,6 +56,7 @@ impl Exporter {
             return Ok(None);
         };
         let shown = shown(&endpoint)?;
+        environment.check_queue()?;
         let client = Client::new(&endpoint, environment)?;
         let exporter = SpanExporter::builder()
             .with_http()
@@ -103,6 +104,7 @@ fn shown(endpoint: &str) -> Result<Url, String> {
     let mut url = url.ok_or("the endpoint in the environment is not a URL of http or https")?;
     let _ = url.set_username("");
     let _ = url.set_password(None);
+    url.set_path("");
     url.set_query(None);
     Ok(url)
 }

@@ -27,12 +27,16 @@ pub(super) fn parse(traceparent: &str, tracestate: Option<&str>) -> Option<SpanC
     context.is_valid().then_some(context)
 }
 
-/// Writes a context: its `traceparent`, and its `tracestate` if it has one.
+/// The longest `tracestate` that is passed on, in bytes: the standard requires no more, and each message of a batch gets a copy.
+const LONGEST_STATE: usize = 512;
+
+/// Writes a context: its `traceparent`, and its `tracestate` if it has one that is not too long.
 pub(super) fn write(context: &SpanContext) -> (String, Option<String>) {
     let (trace, span, flags) = (context.trace_id(), context.span_id(), context.trace_flags());
     let state = context.trace_state().header();
     let traceparent = format!("00-{trace:032x}-{span:016x}-{flags:02x}");
-    (traceparent, (!state.is_empty()).then_some(state))
+    let is_passed_on = (1..=LONGEST_STATE).contains(&state.len());
+    (traceparent, is_passed_on.then_some(state))
 }
 
 #[cfg(test)]
@@ -54,6 +58,12 @@ mod tests {
         }
         let without = parse(&format!("00-{TRACE}-{SPAN}-01"), Some("not a state")).unwrap();
         assert_eq!(write(&without).1, None);
+        for (length, is_passed_on) in [(LONGEST_STATE, true), (LONGEST_STATE + 1, false)] {
+            let most = "x".repeat(200);
+            let state = format!("a={most},b={most},c={}", "x".repeat(length - 408));
+            let context = parse(&format!("00-{TRACE}-{SPAN}-01"), Some(&state)).unwrap();
+            assert_eq!(write(&context).1, is_passed_on.then_some(state));
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Sends the requests of the exporter, on the runtime of the role, and logs each outage of the collector once.
+//! Sends the requests of the exporter, and logs each outage of the collector once.
 
 use std::error::Error;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use lisa_core::sync::Mutex;
 use lisa_core::task;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use reqwest::{Certificate, redirect};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Runtime};
 
 use super::environment::Environment;
 
@@ -20,8 +20,36 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Client {
     http: reqwest::Client,
-    runtime: Handle,
+    runtime: Workers,
     outage: Mutex<Outage>,
+}
+
+/// A runtime with a thread of its own, so that a collector whose answers never end delays only the export.
+#[derive(Debug)]
+struct Workers {
+    handle: Handle,
+    runtime: Option<Runtime>,
+}
+
+impl Workers {
+    fn start() -> Result<Self, String> {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let builder = builder.worker_threads(1).thread_name("lisa-spans");
+        let runtime = builder.enable_all().build();
+        let runtime = runtime.map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok(Self {
+            handle: runtime.handle().clone(),
+            runtime: Some(runtime),
+        })
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// The reason why an export failed, with its causes.
@@ -51,7 +79,7 @@ impl Client {
         }
         Ok(Self {
             http: builder.build().map_err(|error| chain(&error))?,
-            runtime: Handle::current(),
+            runtime: Workers::start()?,
             outage: Mutex::new(Outage::new("export spans")),
         })
     }
@@ -59,14 +87,19 @@ impl Client {
 
 #[async_trait]
 impl HttpClient for Client {
-    /// Sends on the runtime of the role, because the client needs one and the exporter's thread has none.
+    /// Sends on a runtime, which the client needs and the exporter's thread does not have.
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let http = self.http.clone();
         let sent = {
-            let _runtime = self.runtime.enter();
+            let _runtime = self.runtime.handle.enter();
             task::owned(async move { http.send_bytes(request).await })
         };
         let answer = sent.await.unwrap_or_else(|ended| Err(ended.into()));
+        // The URL may contain secrets.
+        let answer = answer.map_err(|error| match error.downcast::<reqwest::Error>() {
+            Ok(error) => error.without_url().into(),
+            Err(other) => other,
+        });
         let failure = match &answer {
             Ok(response) if response.status().is_success() => None,
             Ok(response) => Some(format!("the collector answered {}", response.status())),

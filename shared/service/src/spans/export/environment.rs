@@ -8,6 +8,8 @@ use std::time::Duration;
 const PROTOCOL: &str = "http/protobuf";
 /// The time limit of an export, as the specification has it.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// The largest number of spans that may wait for the exporter.
+const MAX_QUEUE: usize = 100_000;
 
 /// The variables of the environment that start with `OTEL_`. An empty one counts as unset, as the specification says.
 pub(super) struct Environment(BTreeMap<String, String>);
@@ -61,9 +63,12 @@ impl Environment {
         let Some((name, endpoint)) = self.exporter("ENDPOINT") else {
             return Ok(None);
         };
-        let endpoint = match name.contains("TRACES") {
-            true => endpoint.to_owned(),
-            false => format!("{}/v1/traces", endpoint.trim_end_matches('/')),
+        let endpoint = match (name.contains("TRACES"), endpoint.split_once('?')) {
+            (true, _) => endpoint.to_owned(),
+            (false, None) => format!("{}/v1/traces", endpoint.trim_end_matches('/')),
+            (false, Some((path, query))) => {
+                format!("{}/v1/traces?{query}", path.trim_end_matches('/'))
+            }
         };
         match self.exporter("PROTOCOL") {
             Some((name, protocol)) if protocol != PROTOCOL => {
@@ -85,6 +90,23 @@ impl Environment {
         let ms =
             ms.ok_or_else(|| format!("{name} is {value}, must be a number of milliseconds"))?;
         Ok(Duration::from_millis(ms))
+    }
+
+    /// Checks the size of the queue, which the libraries reserve at the start.
+    ///
+    /// # Errors
+    /// It would take too much memory.
+    pub(super) fn check_queue(&self) -> Result<(), String> {
+        let name = "OTEL_BSP_MAX_QUEUE_SIZE";
+        let Some(value) = self.get(name) else {
+            return Ok(());
+        };
+        match value.parse::<usize>() {
+            Ok(1..=MAX_QUEUE) => Ok(()),
+            _ => Err(format!(
+                "{name} is {value}, must be a number from 1 to {MAX_QUEUE}"
+            )),
+        }
     }
 
     /// Returns the file with the certificates to trust, in place of the system's.
