@@ -376,9 +376,14 @@ def a_delivery_continues_the_trace_of_its_message_after_a_reload_that_asks_for_i
     for role in site.roles:
         role.process.send_signal(signal.SIGHUP)
         wait(f"{role.name} has reloaded", lambda: "configuration reloaded" in role.text())
-    site.send("child", traceparent=CONTEXT)
-    _, [process], [settle] = site.journey("child")
-    assert (process.trace, process.parent) == (TRACE, CALLER), process
+    def child():
+        id = f"child-{time.monotonic_ns()}"
+        site.send(id, traceparent=CONTEXT)
+        _, [process], [settle] = site.journey(id)
+        # The earlier start takes messages for a moment.
+        return (process, settle) if process.trace == TRACE else None
+    process, settle = wait("a delivery continues the trace", child)
+    assert process.parent == CALLER, process
     assert process.links == [(TRACE, CALLER)] and settle.trace == TRACE, process
     site.stop()
     site.configure("")
