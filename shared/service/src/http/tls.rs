@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use axum::http::header::AUTHORIZATION;
 use axum::http::{Extensions, Request};
+use futures_util::FutureExt;
 use lisa_core::sync::{Mutex, RwLock};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -218,12 +219,13 @@ impl Tls {
     }
 }
 
-async fn within<T>(
+/// Adds a time limit. Not an `async fn`, which would hold the handshake twice in the memory of each connection.
+fn within<T>(
     limit: Duration,
     handshake: impl Future<Output = io::Result<T>>,
-) -> io::Result<T> {
-    let ended = timeout(limit, handshake).await;
-    ended.unwrap_or_else(|_| Err(io::Error::other("no TLS handshake in time")))
+) -> impl Future<Output = io::Result<T>> {
+    let late = |_| Err(io::Error::other("no TLS handshake in time"));
+    timeout(limit, handshake).map(move |ended| ended.unwrap_or_else(late))
 }
 
 impl Current {
