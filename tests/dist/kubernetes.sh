@@ -83,7 +83,7 @@ for role in producer manager consumer; do
   ok "$role: $(paste -sd' ' "$work/$role.paths")"
 done
 # The trigger, with its token as KEDA resolves it.
-python=$(bash "$tests/keda/venv.sh")
+python=$(bash "$tests/venv.sh" keda "$tests/keda/requirements.txt")
 "$python" -m grpc_tools.protoc -I "$tests/keda" --python_out="$work" --grpc_python_out="$work" externalscaler.proto
 scaled() { PYTHONPATH=$work "$python" "$tests/keda/call.py" "127.0.0.1:$scaler" "$token" "$work/trigger.json" >"$work/scaled"; }
 eventually scaled

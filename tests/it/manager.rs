@@ -20,6 +20,7 @@ mod moving;
 mod operators;
 mod readers;
 mod recurring;
+mod run;
 mod served;
 mod snapshot;
 mod supervised;

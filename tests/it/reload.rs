@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixDatagram};
 use tokio::time::timeout;
 
@@ -280,6 +281,15 @@ async fn a_password_that_changes_in_its_file_needs_no_restart() {
     program.until_reloads("applied", 2).await;
     let ready = program.api.get("/readyz").await.expect(200);
     assert!(!ready.body.contains("not in effect"), "{ready:?}");
+    // Another password does not make a wrong configuration good.
+    program
+        .reload(Binary::Producer, &server, "= =", "failed")
+        .await;
+    acl(">fourth").await;
+    replace(&file, "fourth\n");
+    program.until_reloads("applied", 3).await;
+    let ready = program.api.get("/readyz").await.expect(200);
+    assert!(ready.body.contains("not in effect"), "{ready:?}");
     program.end().await;
 }
 
@@ -323,13 +333,27 @@ async fn a_wrong_configuration_changes_nothing_and_shows() {
 
 #[tokio::test]
 async fn a_listener_moves_to_its_new_address() {
-    let server = Server::start();
+    let mut server = Server::start();
     let text = "topics.t = {}";
     let mut program = Program::start(Binary::Producer, &server, text).await;
     let before = program.api.clone();
     program.api = Api::new(free_port());
     program.write(Binary::Producer, &server, text);
+    // While the new start waits for Redis, clients of the new address wait: its certificate is not in use yet.
+    server.pause();
     program.process.sighup();
+    let connect = async || TcpStream::connect(program.api.address()).await;
+    let mut early = eventually(SOON, connect).await;
+    early
+        .write_all(b"GET /healthz HTTP/1.0\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = String::new();
+    let no_answer = timeout(ms(500), early.read_to_string(&mut answer)).await;
+    assert!(no_answer.is_err(), "{answer}");
+    server.resume();
+    early.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.0 200 "), "{answer}");
     program.until_ready().await;
     program.api.send("t", "x", &[]).await.expect(202);
     eventually(SOON, async || {

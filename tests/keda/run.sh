@@ -4,7 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-python=$(bash tests/keda/venv.sh)
+# A Python that has gRPC and the tools that generate its clients.
+python=$(bash tests/venv.sh keda tests/keda/requirements.txt)
 bin="${LISA_TEST_BIN_DIR:-$PWD/target/debug}"
 dir=$(mktemp -d)
 pids=()

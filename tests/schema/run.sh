@@ -5,15 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 TOKEN=token-of-this-run
-venv="${XDG_CACHE_HOME:-$HOME/.cache}/lisa-tests/schemathesis"
-pins=tests/schema/requirements.txt
-if ! cmp -s "$pins" "$venv/.pins"; then
-  if ! python3 -c "import ensurepip" 2>/dev/null; then bash tests/apt-install.sh python3-venv; fi
-  rm -rf "$venv"
-  python3 -m venv "$venv"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$pins"
-  cp "$pins" "$venv/.pins"
-fi
+python=$(bash tests/venv.sh schemathesis tests/schema/requirements.txt)
 
 bin="${LISA_TEST_BIN_DIR:-$PWD/target/debug}"
 dir=$(mktemp -d)
@@ -62,7 +54,7 @@ failed=0
 for role in producer manager; do
   for names in "$any" "$known"; do
     printf '\n== %s, %s\n' "$role" "$(basename "$names" .toml)"
-    (cd "$dir" && "$venv/bin/schemathesis" --config-file "$names" run --wait-for-schema 20 -H "Authorization: Bearer $TOKEN" "$@" \
+    (cd "$dir" && "${python%/*}/schemathesis" --config-file "$names" run --wait-for-schema 20 -H "Authorization: Bearer $TOKEN" "$@" \
       "http://127.0.0.1:${!role}/openapi.json") || failed=1
   done
   # A defect that the programs log is a defect, whatever the answer was.

@@ -11,7 +11,7 @@ use lisa_core::message::{EntryId, Headers, MessageId};
 use lisa_core::sync::Mutex;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, Topic};
-use lisa_service::spans::{TRACE_HEADERS, Trace};
+use lisa_service::spans::{Delivered, TRACE_HEADERS, Trace};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -67,6 +67,18 @@ impl Delivery {
     /// Returns how long after [`due_at`](Delivery::due_at) the handler started.
     pub fn lateness(&self) -> Duration {
         self.delivered_at.since(self.due_at)
+    }
+
+    /// Returns what spans record of it.
+    #[doc(hidden)]
+    pub fn for_spans(&self) -> Delivered<'_> {
+        Delivered {
+            id: &self.id,
+            attempt: self.attempt,
+            due_at: self.due_at,
+            lateness: self.lateness(),
+            headers: &self.headers,
+        }
     }
 
     /// Returns a number that grows with each delivery of the message to the group: a fencing token. A receiver that keeps the
@@ -322,7 +334,7 @@ pub(crate) mod tests {
 
     #[test]
     fn with_a_span_the_headers_for_others_carry_its_context_and_keep_that_of_the_message() {
-        use lisa_service::spans::{CommonAttributes, Delivered, SpanOptions, Spans};
+        use lisa_service::spans::{CommonAttributes, SpanOptions, Spans};
 
         let mut delivery = delivery();
         let headers = Arc::make_mut(&mut delivery.headers);
@@ -364,14 +376,7 @@ pub(crate) mod tests {
             shard: None,
             client: None,
         };
-        let delivered = Delivered {
-            id: &delivery.id,
-            attempt: delivery.attempt,
-            due_at: delivery.due_at,
-            lateness: delivery.lateness(),
-            headers: &delivery.headers,
-        };
-        let span = spans.process(&common, &delivered);
+        let span = spans.process(&common, &delivery.for_spans());
         let trace = span.trace();
         let own = trace.as_ref().map(Trace::headers).unwrap();
         let [("traceparent", own)] = &*own else {

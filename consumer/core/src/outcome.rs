@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use lisa_core::causes::with_causes;
 use lisa_core::time::When;
 
 #[cfg(doc)]
@@ -139,13 +140,6 @@ impl<T: IntoOutcome, E: fmt::Display> IntoOutcome for Result<T, E> {
 /// contains the causes of the error.
 impl<E: std::error::Error> From<E> for Outcome {
     fn from(error: E) -> Self {
-        let mut text = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
-            source = cause.source();
-        }
-        Self::retry(text)
+        Self::retry(with_causes(&error))
     }
 }

@@ -15,7 +15,7 @@ use lisa_core::time::{UnixMs, When};
 use lisa_core::topic::Shard;
 use lisa_service::http::share::{Share, Shortage};
 use lisa_service::http::{Problem, ProblemCode};
-use lisa_service::spans::{CommonAttributes, Delivered};
+use lisa_service::spans::CommonAttributes;
 
 use super::{Gateway, GroupPolls};
 
@@ -52,20 +52,6 @@ pub(super) struct Pulled {
     pub(super) delivery: Delivery,
     pub(super) key: Option<OrderingKey>,
     pub(super) lease_until: UnixMs,
-}
-
-impl Pulled {
-    /// Returns it for a span.
-    pub(super) fn delivered(&self) -> Delivered<'_> {
-        let delivery = &self.delivery;
-        Delivered {
-            id: &delivery.id,
-            attempt: delivery.attempt,
-            due_at: delivery.due_at,
-            lateness: delivery.lateness(),
-            headers: &delivery.headers,
-        }
-    }
 }
 
 impl Handed {

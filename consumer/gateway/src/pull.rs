@@ -174,7 +174,8 @@ pub(super) async fn take(
                 metrics.pulled(group.topic.as_str(), group.group.as_str(), count);
             }
             if let (Some(spans), Some(started)) = (&gateway.spans, started) {
-                let delivered: Vec<_> = pulled.iter().map(Pulled::delivered).collect();
+                let delivered = pulled.iter().map(|one| one.delivery.for_spans());
+                let delivered: Vec<_> = delivered.collect();
                 spans.receive(&handed.common(), &delivered, options.max > 1, started);
             }
             return Ok(Some(Taken { pulled, handed }));

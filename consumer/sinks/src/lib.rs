@@ -204,19 +204,6 @@ fn printable(bytes: &[u8], limit: usize) -> String {
     line.trim().to_owned()
 }
 
-/// Joins an error and its causes on one line.
-#[cfg(any(feature = "http", feature = "nats"))]
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use std::sync::Arc;

@@ -15,6 +15,7 @@
 //! | refuses the size of the message | is rejected |
 //! | cannot be reached, or refuses the login | is deferred, or retried, as `away` says |
 
+use lisa_core::causes::with_causes;
 use std::fmt;
 
 use async_nats::Client;
@@ -30,8 +31,8 @@ use lisa_consumer_core::{Context, Delivery, Handler, Outcome};
 use lisa_service::brokers::nats::{ClientLimits, NatsSinkSettings, check_subject, connect};
 
 use super::batches::{Batch, Batches};
+use super::destination;
 use super::link::Link;
-use super::{chain, destination};
 
 /// The number of messages that may wait for an acknowledgment: more than the largest concurrency.
 const IN_FLIGHT: usize = 20_000;
@@ -157,7 +158,7 @@ fn connects(client: &Client) -> u64 {
 
 /// Returns the answer for an error. `was_cut` is true if the connection was lost after the publish began.
 fn answer(error: &PublishError, was_cut: bool) -> Answer {
-    let text = chain(error);
+    let text = with_causes(error);
     match error.kind() {
         PublishErrorKind::MaxPayloadExceeded => Answer::Refused(Outcome::reject(text)),
         PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe | PublishErrorKind::Other

@@ -10,6 +10,7 @@
 
 mod backoff;
 pub mod broker;
+pub mod causes;
 pub mod connect;
 mod crc16;
 pub mod durability;

@@ -320,6 +320,15 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_listener_has_the_grace_period_that_the_process_has_now() {
+        let process = Shutdown::manual(Duration::from_millis(1));
+        let listener = process.of_listener();
+        process.set_grace(LONG);
+        listener.begin();
+        assert_eq!(listener.grace(), LONG);
+    }
+
+    #[tokio::test]
     async fn the_first_signal_drains_and_the_second_stops_now() {
         let shutdown = Shutdown::on_signals(LONG).unwrap();
         let kill = || {

@@ -1,7 +1,7 @@
 //! The spans of a delivery: that of its handler, and that of its settlement.
 
 use lisa_core::broker::Settlement;
-use lisa_service::spans::{Delivered, Messages, Span};
+use lisa_service::spans::{Messages, Span};
 
 use crate::delivery::Delivery;
 use crate::outcome::Outcome;
@@ -11,14 +11,7 @@ use crate::worker::state::ShardWorker;
 /// Starts the span of a delivery, if there are spans.
 pub(super) fn process(worker: &ShardWorker, delivery: &Delivery) -> Option<Span> {
     let spans = worker.process.spans.as_ref()?;
-    let delivered = Delivered {
-        id: &delivery.id,
-        attempt: delivery.attempt,
-        due_at: delivery.due_at,
-        lateness: delivery.lateness(),
-        headers: &delivery.headers,
-    };
-    Some(spans.process(&worker.common(), &delivered))
+    Some(spans.process(&worker.common(), &delivery.for_spans()))
 }
 
 /// Starts the span of a settlement, if that of its delivery is recorded.

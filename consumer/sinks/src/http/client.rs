@@ -3,6 +3,7 @@
 //! A server may close an idle connection just when the next request is sent. Such a request is repeated once, immediately,
 //! on a new connection. And a server may send only a few informational responses (1xx).
 
+use lisa_core::causes::with_causes;
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,7 +28,6 @@ use tokio::time::timeout;
 use tower::Service;
 
 use super::address::{AddressError, Resolver};
-use crate::chain;
 
 /// The time limit for a connection, within half of the timeout of the request.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -155,7 +155,7 @@ impl Client {
 
 fn explain(error: &PoolError) -> Failure {
     let address = causes(error).find_map(|cause| cause.downcast_ref::<AddressError>());
-    let text = address.map_or_else(|| chain(error), ToString::to_string);
+    let text = address.map_or_else(|| with_causes(error), ToString::to_string);
     match error.is_connect() {
         true => Failure::Unreachable(text),
         false => Failure::Broken(text),

@@ -1,9 +1,9 @@
 //! Sends requests to a running manager, with a token, and reads its responses within bounds.
 
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lisa_core::causes::with_causes;
 use lisa_core::secret::Secret;
 use lisa_core::small_file;
 use lisa_core::time::format_duration;
@@ -243,14 +243,7 @@ fn token(file: Option<PathBuf>) -> Result<Option<Token>, CliError> {
 
 /// Joins an error and its causes on one line, without the URL.
 fn chain(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        let _ = write!(text, ": {cause}");
-        source = cause.source();
-    }
-    text
+    with_causes(&error.without_url())
 }
 
 #[cfg(test)]

@@ -92,3 +92,29 @@ fn stamp(path: &Path) -> Stamp {
         found.mtime_nsec(),
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_changes_again_and_again_does_not_hold_up_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let (busy, changed) = (folder.path().join("busy"), folder.path().join("changed"));
+        let write = |path: &Path, bytes: usize| std::fs::write(path, vec![b'x'; bytes]).unwrap();
+        write(&busy, 1);
+        write(&changed, 1);
+        let files = BTreeSet::from([busy.clone(), changed.clone()]);
+        let mut files = ChangedFiles::default().after_load(&files);
+        write(&changed, 2);
+        for bytes in 2.. {
+            write(&busy, bytes);
+            // One look, between two changes of the other file.
+            let look = tokio::time::timeout(LOOK_EVERY * 3 / 2, files.changed());
+            if look.await.is_ok() {
+                break;
+            }
+            assert!(bytes < 10, "the change was not found");
+        }
+    }
+}

@@ -1,9 +1,9 @@
 //! Sends the requests of the exporter, and logs each outage of the collector once.
 
-use std::error::Error;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lisa_core::causes::with_causes;
 use lisa_core::outage::Outage;
 use lisa_core::small_file::{self, MAX_PEM_BYTES};
 use lisa_core::sync::Mutex;
@@ -78,7 +78,7 @@ impl Client {
             builder = builder.tls_certs_only(certificates.map_err(|error| refused(&error))?);
         }
         Ok(Self {
-            http: builder.build().map_err(|error| chain(&error))?,
+            http: builder.build().map_err(|error| with_causes(&error))?,
             runtime: Workers::start()?,
             outage: Mutex::new(Outage::new("export spans")),
         })
@@ -103,7 +103,7 @@ impl HttpClient for Client {
         let failure = match &answer {
             Ok(response) if response.status().is_success() => None,
             Ok(response) => Some(format!("the collector answered {}", response.status())),
-            Err(error) => Some(chain(error.as_ref())),
+            Err(error) => Some(with_causes(error.as_ref())),
         };
         let mut outage = self.outage.lock();
         match failure {
@@ -112,16 +112,4 @@ impl HttpClient for Client {
         }
         answer
     }
-}
-
-/// Joins an error and its causes on one line.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

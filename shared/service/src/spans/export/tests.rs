@@ -41,6 +41,8 @@ fn nothing_is_exported_unless_an_endpoint_is_set() {
 fn the_endpoint_of_traces_is_used_as_it_is_and_the_common_one_with_its_path() {
     let at = |variables: &[(&str, &str)]| environment(variables).endpoint().unwrap().unwrap();
     assert_eq!(at(&[ENDPOINT]), "http://collector:4318/v1/traces");
+    let with_query = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector/x/?k=v");
+    assert_eq!(at(&[with_query]), "http://collector/x/v1/traces?k=v");
     assert_eq!(
         at(&[
             ENDPOINT,
@@ -71,6 +73,14 @@ fn a_mistake_names_its_variable() {
         assert!(
             why.starts_with(&format!("{name} is {value}, must be ")),
             "{why}"
+        );
+    }
+    for value in ["0", "100001", "18446744073709551615", "many"] {
+        let name = "OTEL_BSP_MAX_QUEUE_SIZE";
+        let why = environment(&[(name, value)]).check_queue().unwrap_err();
+        assert_eq!(
+            why,
+            format!("{name} is {value}, must be a number from 1 to 100000")
         );
     }
     for value in ["0", "10s", "-1"] {
@@ -115,19 +125,20 @@ fn make(spans: &Spans) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_does_not_answer_delays_neither_spans_nor_the_end() {
-    let collector = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (spans, exporter) = exporter(&collector.local_addr().unwrap().to_string());
-    // Each export would take its time limit of a minute.
+/// Makes many spans for an exporter to this address, and ends it. Each export would take its time limit of a minute.
+async fn assert_no_delay(address: &str) {
+    let (spans, exporter) = exporter(address);
     let began = Instant::now();
     make(&spans);
     exporter.flush().await;
-    assert!(
-        began.elapsed() < Duration::from_secs(30),
-        "{:?}",
-        began.elapsed()
-    );
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(30), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_does_not_answer_delays_neither_spans_nor_the_end() {
+    let collector = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    assert_no_delay(&collector.local_addr().unwrap().to_string()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,15 +146,7 @@ async fn a_collector_that_is_unavailable_delays_neither_spans_nor_the_end() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = free.local_addr().unwrap().to_string();
     drop(free);
-    let (spans, exporter) = exporter(&address);
-    let began = Instant::now();
-    make(&spans);
-    exporter.flush().await;
-    assert!(
-        began.elapsed() < Duration::from_secs(30),
-        "{:?}",
-        began.elapsed()
-    );
+    assert_no_delay(&address).await;
 }
 
 #[test]
@@ -166,4 +169,30 @@ fn the_resource_names_the_role_unless_the_environment_does() {
 #[test]
 fn the_default_relation_is_a_link() {
     assert_eq!(Config::default().otel.process, ProcessContext::Links);
+}
+
+#[test]
+fn an_endpoint_is_shown_without_what_may_be_a_secret() {
+    let url = shown("https://user:secret@collector:4318/secret/v1/traces?key=secret");
+    assert_eq!(url.unwrap().as_str(), "https://collector:4318/");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_of_the_client_does_not_show_the_endpoint() {
+    use opentelemetry_http::{Bytes, HttpClient, Request};
+
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!(
+        "http://u:secret@{}/secret?secret",
+        free.local_addr().unwrap()
+    );
+    drop(free);
+    let client = Client::new(&endpoint, &environment(&[])).unwrap();
+    let request = Request::post(endpoint).body(Bytes::new()).unwrap();
+    let error = client.send_bytes(request).await.unwrap_err();
+    let text = lisa_core::causes::with_causes(error.as_ref());
+    assert!(
+        !text.contains("secret") && text.contains("refused"),
+        "{text}"
+    );
 }
