@@ -1,7 +1,7 @@
 //! TLS of the listeners: handshakes, a certificate that can be replaced while they run, and certificates of clients.
 //!
-//! The layer is between the stream of a connection, whose time limits apply to the encrypted bytes, and hyper. Nothing here decides what a
-//! client may do: a token may have a [`ClientName`], and [`super::auth`] compares it.
+//! The layer is between the stream of a connection, whose time limits apply to the encrypted bytes, and hyper. Nothing here
+//! decides what a client may do: a token may have a [`ClientName`], and [`super::auth`] compares it.
 
 mod identity;
 mod transport;
