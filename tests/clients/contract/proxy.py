@@ -153,6 +153,8 @@ class Proxy:
         finally:
             answer.cancel()
             left.cancel()
+            # Two cannot read from the client at the same time.
+            await asyncio.wait((answer, left))
             writer.close()
 
     async def _answer(self, client: Streams, status: int, headers: dict[str, str], body: bytes) -> bool:
@@ -173,5 +175,5 @@ class Proxy:
 
 async def _leaves(client: Streams) -> None:
     """Waits until the client closes its connection. No client sends a request before the answer to the last one."""
-    while not client[0].at_eof():
-        await asyncio.sleep(0.005)
+    if await client[0].read(1):
+        raise AssertionError("the client sent a request before the answer to the last one")

@@ -41,23 +41,29 @@ class Failure(Exception):
 
 
 class Driver:
-    """A program that uses one client."""
+    """A program that uses one client. It runs many scenarios, one after another: a start costs more than most of them."""
 
     def __init__(self, command: list[str]) -> None:
         self.command = command
         self.process: Process | None = None
-        self.log = b""
+        self.log = bytearray()
+        # The tokens of all deliveries that it has had.
+        self.tokens: set[str] = set()
 
     async def start(self) -> None:
         self.process = await asyncio.create_subprocess_exec(*self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=64 << 20)
-        self.errors = asyncio.ensure_future(self.process.stderr.read())
+        self.errors = asyncio.ensure_future(self._read_log(self.process.stderr))
+
+    async def _read_log(self, stream: asyncio.StreamReader) -> None:
+        while chunk := await stream.read(1 << 16):
+            self.log += chunk
 
     async def call(self, **command: Any) -> Any:
         self.process.stdin.write(json.dumps(command).encode() + b"\n")
         line = await self.process.stdout.readline()
         if not line:
-            await self.process.wait()
-            raise Failure(f"the driver ended at {command['call']}: {(await self.errors).decode()[-2000:]}")
+            await self.end()
+            raise Failure(f"the driver ended at {command['call']}: {self.log.decode()[-2000:]}")
         if SECRET.encode() in line:
             raise Failure(f"an error quotes the answer: {line.decode()}")
         return json.loads(line)
@@ -67,13 +73,29 @@ class Driver:
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
     async def end(self, kill: bool = False) -> None:
-        if self.process and self.process.returncode is None:
-            if kill:
-                self.process.kill()
-            self.process.stdin.close()
-            await self.process.wait()
-        if self.process:
-            self.log += await self.errors
+        if kill:
+            self.process.kill()
+        self.process.stdin.close()
+        await self.process.wait()
+        await self.errors
+
+
+class Drivers:
+    """The drivers of one client that run no scenario."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.command = command
+        self.idle: list[Driver] = []
+
+    async def take(self) -> Driver:
+        if self.idle:
+            return self.idle.pop()
+        driver = Driver(self.command)
+        await driver.start()
+        return driver
+
+    async def end(self) -> None:
+        await asyncio.gather(*(driver.end() for driver in self.idle))
 
 
 def request(method: str, path: str, body: Any = None) -> tuple[int, Any]:
@@ -94,25 +116,21 @@ def request(method: str, path: str, body: Any = None) -> tuple[int, Any]:
 class Run:
     """A run of a scenario with a client."""
 
-    def __init__(self, scenario: dict[str, Any], command: list[str]) -> None:
-        self.scenario, self.topic, self.driver = scenario, f"contract-{uuid4().hex}", Driver(command)
+    def __init__(self, scenario: dict[str, Any], driver: Driver) -> None:
+        self.scenario, self.topic, self.driver = scenario, f"contract-{uuid4().hex}", driver
         # The ids of the scenario's messages, by their payload.
         self.ids: dict[str, str] = {}
-        self.tokens: set[str] = set()
         # The cursor of the next page.
         self.next: str | None = None
 
     async def run(self) -> None:
         scenario = self.scenario
         async with Proxy(RELAY, scenario.get("faults", [])) as proxy:
-            try:
-                await asyncio.to_thread(self._seed, scenario.get("seed", {}))
-                await self._start(proxy)
-                for step in scenario["steps"]:
-                    await self._step(step, proxy)
-                check("the memory of the driver, in KiB", self.driver.memory(), {"max": MAX_MEMORY})
-            finally:
-                await self.driver.end()
+            await asyncio.to_thread(self._seed, scenario.get("seed", {}))
+            await self._make_client(proxy)
+            for step in scenario["steps"]:
+                await self._step(step, proxy)
+            check("the memory of the driver, in KiB", self.driver.memory(), {"max": MAX_MEMORY})
             check("requests after a redirect", proxy.redirected, 0)
             for part, count in scenario.get("requests", {}).items():
                 check(f"requests with {part}", sum(part in one.line for one in proxy.requests), count)
@@ -133,8 +151,7 @@ class Run:
             # So that one pull can return all of them.
             check("the counts of the topic", self._counts({"ready": len(messages)}), {"ready": len(messages)})
 
-    async def _start(self, proxy: Proxy) -> None:
-        await self.driver.start()
+    async def _make_client(self, proxy: Proxy) -> None:
         options = {"timeout": TIMEOUT, **self.scenario.get("client", {})}
         check("the client", await self.driver.call(call="client", url=proxy.url, token=BEARER, **options), {})
 
@@ -175,7 +192,8 @@ class Run:
             await asyncio.sleep(0.05)
         await self.driver.end(kill=True)
         await asyncio.gather(called, return_exceptions=True)
-        await self._start(proxy)
+        await self.driver.start()
+        await self._make_client(proxy)
 
     def _with_messages(self, step: dict[str, Any], count: int | None) -> dict[str, Any]:
         if count is None:
@@ -196,9 +214,9 @@ class Run:
             if one.line.split("?")[0].endswith(("deliveries:settle HTTP/1.1", "deliveries:extend HTTP/1.1", "/settle-and-pull")):
                 tokens = [item["token"] for item in json.loads(one.body)]
                 check(f"the items of {one.line} that have a token twice", len(tokens) - len(set(tokens)), 0)
-                self.tokens |= set(tokens)
+                self.driver.tokens |= set(tokens)
         seen = "\n".join(one.line for one in proxy.requests) + self.driver.log.decode(errors="replace")
-        leaked = [token for token in {BEARER, SECRET, *self.tokens} if token in seen]
+        leaked = [token for token in {BEARER, SECRET, *self.driver.tokens} if token in seen]
         check("tokens in logs and URLs", leaked, [])
 
     def _check_ends(self, expected: dict[str, Any]) -> None:
@@ -262,7 +280,7 @@ def scenarios() -> list[dict[str, Any]]:
 
 
 async def main() -> int:
-    drivers = json.loads(os.environ["LISA_DRIVERS"])
+    drivers = {client: Drivers(command) for client, command in json.loads(os.environ["LISA_DRIVERS"]).items()}
     parser = argparse.ArgumentParser(description="Runs the contract suite.")
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help=f"default: {' '.join(drivers)}")
     parser.add_argument("--only", default="", metavar="TEXT", help="only scenarios with this in their name")
@@ -272,15 +290,20 @@ async def main() -> int:
     async def run(client: str, scenario: dict[str, Any]) -> None:
         async with slots:
             start = time.monotonic()
+            driver = await drivers[client].take()
             try:
-                await asyncio.wait_for(Run(scenario, drivers[client]).run(), LIMIT)
+                await asyncio.wait_for(Run(scenario, driver).run(), LIMIT)
+                drivers[client].idle.append(driver)
             except Exception as error:
                 failures.append(f"{client}: {scenario['name']}: {str(error) or repr(error)}")
                 print(f"FAILED {failures[-1]}", flush=True)
+                if driver.process.returncode is None:
+                    await driver.end(kill=True)
             times.append((time.monotonic() - start, f"{client}: {scenario['name']}"))
 
     chosen = [one for one in scenarios() if options.only in one["name"]]
     await asyncio.gather(*(run(client, one) for client in options.clients or drivers for one in chosen))
+    await asyncio.gather(*(one.end() for one in drivers.values()))
     slowest = ", ".join(f"{name} {took:.0f} s" for took, name in sorted(times, reverse=True)[:3])
     print(f"{len(times) - len(failures)} passed, {len(failures)} failed in {time.monotonic() - began:.0f}s; the slowest: {slowest}")
     return 1 if failures or not times else 0

@@ -148,6 +148,8 @@ class Driver:
     async def client(self, url: str, **options: Any) -> Any:
         if "timeout" in options:
             options["timeout"] /= 1000
+        if self.lisa:
+            await attempt(self.lisa.close)
         self.lisa = (lr.Lisa if self.in_threads else lr.AsyncLisa)(url, **options)
         return {}
 
