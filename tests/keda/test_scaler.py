@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import socket
 import threading
 import time
 import urllib.error
@@ -213,6 +214,23 @@ def test_streams_have_a_limit_and_leave_room_for_calls(scaler):
     for stream in streams:
         stream.cancel()
     eventually(lambda: next(scaler.StreamIsActive(of)) is not None, "a stream after all have ended")
+
+
+def test_connections_of_strangers_do_not_replace_those_of_a_client(scaler):
+    stream = scaler.StreamIsActive(ref("orders"))
+    next(stream)
+    to = "127.0.0.1", int(PORTS["scaler"])
+    # The listener holds 32 connections. Each stranger has an address of its own, so none has more than the client.
+    strangers = [socket.create_connection(to, 10, (f"127.0.1.{n}", 0)) for n in range(1, 65)]
+    # The newest is open, since the listener has replaced another.
+    for replaced in strangers[:32]:
+        replaced.settimeout(10)
+        while replaced.recv(1024):
+            pass
+    assert stream.is_active()
+    for stranger in strangers:
+        stranger.close()
+    stream.cancel()
 
 
 def test_with_a_certificate_the_scaler_speaks_only_tls(scaler):

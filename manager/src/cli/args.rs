@@ -258,7 +258,7 @@ pub(crate) struct SizeArgs {
     #[arg(long, value_name = "SIZE", default_value = "0B", value_parser = size)]
     pub(crate) headers: u64,
     /// Mean length of an ordering key; 0 for messages without one
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=256))]
     pub(crate) key: u64,
     /// Sends per second, in all topics together [default: 100]
     #[arg(long, value_name = "RATE", value_parser = rate)]
@@ -310,13 +310,15 @@ pub(crate) struct SizeArgs {
     pub(crate) servers: u64,
 }
 
-/// Parses a number of bytes: a size with a unit, or a whole number.
+/// Parses a number of bytes that one value of Redis can have: a size with a unit, or a whole number.
 fn size(text: &str) -> Result<u64, &'static str> {
     let size = text
         .parse()
         .map(Size::new)
-        .or_else(|_| text.parse::<Size>())?;
-    Ok(size.get())
+        .or_else(|_| text.parse::<Size>())?
+        .get();
+    let is_possible = size <= 512 << 20;
+    is_possible.then_some(size).ok_or("expected at most 512MiB")
 }
 
 /// Parses a rate per second.

@@ -124,3 +124,20 @@ async fn the_figures_of_an_estimate_are_those_of_the_benchmark() {
     }
     assert!(compared > 20, "{compared}");
 }
+
+#[tokio::test]
+async fn a_load_that_no_server_can_hold_is_an_error() {
+    for (options, said) in [
+        (
+            "--waiting 18446744073709551615 --payload 1MiB",
+            "more than 16 EiB",
+        ),
+        ("--key 257", "257 is not in 0..=256"),
+        ("--payload 513MiB", "expected at most 512MiB"),
+    ] {
+        let arguments = ["size"].into_iter().chain(options.split_whitespace());
+        let done = Binary::Manager.with(arguments).run(SOON).await;
+        assert_eq!(done.code, Some(2), "{done:?}");
+        assert!(done.stderr.contains(said), "{done:?}");
+    }
+}

@@ -4,7 +4,8 @@ use super::SOON;
 use super::operators::lisa_manager;
 use lisa_tests::{Answer, Launch, Server, Webhook, eventually, free_port};
 use std::path::Path;
-use tokio::net::UnixDatagram;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixDatagram};
 use tokio::time::timeout;
 
 /// The socket on which systemd listens.
@@ -126,6 +127,24 @@ async fn healthcheck_asks_the_roles_that_run_here() {
     process.cont();
     process.sigterm();
     assert_eq!(process.wait_exit(SOON).await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn healthcheck_does_not_wait_for_an_answer_that_never_begins() {
+    let server = Server::start();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let answer = async {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let asked = stream.read(&mut [0; 4096]).await.expect("a request");
+        assert!(asked > 0);
+        let continues = "HTTP/1.1 100 Continue\r\n\r\n".repeat(1000);
+        while stream.write_all(continues.as_bytes()).await.is_ok() {}
+    };
+    let check = healthcheck(&server, &address);
+    let (checked, ()) = tokio::join!(check.run(SOON), answer);
+    assert_eq!(checked.code, Some(1), "{checked:?}");
+    assert!(checked.stderr.contains("manager: no answer"), "{checked:?}");
 }
 
 #[tokio::test]

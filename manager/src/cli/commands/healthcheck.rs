@@ -10,6 +10,7 @@ use lisa_service::config::Config;
 use reqwest::Response;
 use reqwest::redirect::Policy;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::print;
 use crate::cli::error::CliError;
@@ -42,31 +43,15 @@ pub(crate) async fn healthcheck(config: &Config) -> Result<(), CliError> {
         .tls_danger_accept_invalid_certs(true)
         .redirect(Policy::none())
         .no_proxy()
-        .timeout(LIMIT)
         .build()
         .map_err(|error| CliError::Failed(format!("cannot set up the HTTP client: {error}")))?;
     let asked = listeners.clone().map(|(role, listener)| {
         let http = http.clone();
         async move {
-            let health = match http.get(format!("{listener}/healthz")).send().await {
-                Ok(answer) => {
-                    let status = answer.status();
-                    match is_of_lisa(answer).await {
-                        true if status.is_success() => Ok("healthy".to_owned()),
-                        true => Err(format!("{listener}/healthz answers {status}")),
-                        false => {
-                            remark(format_args!(
-                                "{role}: another program answers at {listener}"
-                            ));
-                            return None;
-                        }
-                    }
-                }
-                Err(error) if refuses(&error) => return None,
-                Err(error) if error.is_timeout() => Err(format!("no answer within {LIMIT:?}")),
-                Err(error) => Err(format!("cannot ask {listener}: {error}")),
-            };
-            Some((role, health))
+            // The limit of the client does not interrupt an answer that never lets it rest.
+            let health = timeout(LIMIT, health(&http, role, &listener)).await;
+            let late = |_| Some(Err(format!("no answer within {LIMIT:?}")));
+            Some((role, health.unwrap_or_else(late)?))
         }
     });
     let answers: Vec<_> = join_all(asked).await.into_iter().flatten().collect();
@@ -87,6 +72,30 @@ pub(crate) async fn healthcheck(config: &Config) -> Result<(), CliError> {
         }
         (false, sick) if sick.is_empty() => Ok(print(&lines(true))?),
         (false, sick) => Err(CliError::Failed(sick)),
+    }
+}
+
+/// Asks a listener whether its role is healthy. Returns `None` if the role does not run here.
+async fn health(
+    http: &reqwest::Client,
+    role: &str,
+    listener: &ManagerUrl,
+) -> Option<Result<String, String>> {
+    let answer = match http.get(format!("{listener}/healthz")).send().await {
+        Ok(answer) => answer,
+        Err(error) if refuses(&error) => return None,
+        Err(error) => return Some(Err(format!("cannot ask {listener}: {error}"))),
+    };
+    let status = answer.status();
+    match is_of_lisa(answer).await {
+        true if status.is_success() => Some(Ok("healthy".to_owned())),
+        true => Some(Err(format!("{listener}/healthz answers {status}"))),
+        false => {
+            remark(format_args!(
+                "{role}: another program answers at {listener}"
+            ));
+            None
+        }
     }
 }
 

@@ -52,6 +52,10 @@ pub(crate) async fn size(
     };
     let load = load(args, today.as_ref());
     let estimate = estimate(&load);
+    if estimate.redis.machine == u64::MAX || estimate.redis.disk == u64::MAX {
+        let text = "the load is too large to estimate: it needs more than 16 EiB of memory or disk";
+        return Err(CliError::Usage(text.to_owned()));
+    }
     let mut remarks = remarks(&load, &estimate);
     if let Some(Today { sends: None, .. }) = today
         && args.sends.is_none()
@@ -324,7 +328,7 @@ fn remarks(load: &Load, estimate: &Estimate) -> Vec<String> {
 
 /// Formats a number of bytes with three digits.
 fn of_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
     while value >= 1000.0 && unit + 1 < UNITS.len() {

@@ -1,18 +1,21 @@
 //! The accept loop of a listener for HTTP/2, which gRPC requires.
 //!
 //! Serves a few clients that call often, not browsers: without limits on the speed of a client, but with few connections. A new
-//! one replaces the oldest of the address that has the most, so that a stranger replaces only their own.
+//! one replaces one without an admitted call, so that strangers replace only each other's. If each has had one, it replaces the
+//! oldest of the address that has the most.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use futures_util::FutureExt;
+use futures_util::{FutureExt, TryFutureExt};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::rt::Executor;
@@ -40,10 +43,21 @@ const CALLS: u32 = 512;
 const MAX_HEADER_BYTES: u32 = 4 * 1024;
 /// The most bytes of requests that are received before they are read, of one call and of a connection.
 const WINDOWS: (u32, u32) = (64 * 1024, 256 * 1024);
+/// The status of a call in gRPC, and the one of a call without a valid token.
+const STATUS: &str = "grpc-status";
+const UNAUTHENTICATED: &str = "16";
 /// The time without any traffic after which a client must answer a ping.
 const PING_AFTER: Duration = Duration::from_secs(20);
 /// The time that it has to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// An open connection.
+struct Open {
+    address: IpAddr,
+    /// True once a call was not refused for its token.
+    is_admitted: Arc<AtomicBool>,
+    task: AbortHandle,
+}
 
 /// Serves the routes on `listener` until the shutdown, then lets calls finish within the grace period.
 ///
@@ -60,7 +74,7 @@ pub async fn serve_http2(
     shutdown: &Shutdown,
 ) -> Result<(), io::Error> {
     let mut connections = JoinSet::new();
-    let mut open: VecDeque<(IpAddr, AbortHandle)> = VecDeque::new();
+    let mut open: VecDeque<Open> = VecDeque::new();
     let mut acceptor = Acceptor::new(listener);
     loop {
         let (tcp, peer) = tokio::select! {
@@ -72,14 +86,19 @@ pub async fn serve_http2(
             }
             accepted = acceptor.accept() => accepted?,
         };
-        open.retain(|(_, connection)| !connection.is_finished());
+        open.retain(|connection| !connection.task.is_finished());
         if open.len() >= CONNECTIONS {
             replace(&mut open);
         }
         let draining = shutdown.draining().clone();
-        let (routes, tls) = (routes.clone(), tls.clone());
-        let connection = connection(tcp, peer, routes, tls, metrics.clone(), draining);
-        open.push_back((network(peer.ip()), connections.spawn(connection)));
+        let (routes, tls, is_admitted) = (routes.clone(), tls.clone(), Arc::default());
+        let admitted = Arc::clone(&is_admitted);
+        let connection = connection(tcp, peer, admitted, routes, tls, metrics.clone(), draining);
+        open.push_back(Open {
+            address: network(peer.ip()),
+            is_admitted,
+            task: connections.spawn(connection),
+        });
     }
     drop(acceptor);
     let ended = async {
@@ -91,25 +110,34 @@ pub async fn serve_http2(
     Ok(())
 }
 
-/// Closes the oldest connection of the address that has the most.
-fn replace(open: &mut VecDeque<(IpAddr, AbortHandle)>) {
+/// Closes the oldest connection of the address that has the most: of those without an admitted call, if there are any.
+fn replace(open: &mut VecDeque<Open>) {
+    let has_strangers = open.iter().any(Open::is_stranger);
+    let may_close = |connection: &Open| connection.is_stranger() || !has_strangers;
     let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-    for (address, _) in &*open {
-        *counts.entry(*address).or_default() += 1;
+    for connection in open.iter().filter(|connection| may_close(connection)) {
+        *counts.entry(connection.address).or_default() += 1;
     }
     // Of several such addresses, that of the oldest connection.
     let most = counts.values().max().copied();
-    let oldest = open
-        .iter()
-        .position(|(address, _)| counts.get(address).copied() == most);
-    if let Some((_, connection)) = oldest.and_then(|index| open.remove(index)) {
-        connection.abort();
+    let oldest = open.iter().position(|connection| {
+        may_close(connection) && counts.get(&connection.address).copied() == most
+    });
+    if let Some(connection) = oldest.and_then(|index| open.remove(index)) {
+        connection.task.abort();
+    }
+}
+
+impl Open {
+    fn is_stranger(&self) -> bool {
+        !self.is_admitted.load(Ordering::Relaxed)
     }
 }
 
 async fn connection(
     tcp: TcpStream,
     peer: SocketAddr,
+    is_admitted: Arc<AtomicBool>,
     routes: Routes,
     tls: Tls,
     metrics: Metrics,
@@ -129,7 +157,14 @@ async fn connection(
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer));
         let request = request.map(Body::new);
-        Client::of(&request).scope(routes.router().oneshot(request))
+        let answer = Client::of(&request).scope(routes.router().oneshot(request));
+        let is_admitted = is_admitted.clone();
+        answer.inspect_ok(move |answer| {
+            let status = answer.headers().get(STATUS);
+            if status.is_none_or(|status| status != UNAUTHENTICATED) {
+                is_admitted.store(true, Ordering::Relaxed);
+            }
+        })
     });
     let closed = CancellationToken::new();
     let _closes = closed.clone().drop_guard();

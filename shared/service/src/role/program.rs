@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -39,6 +39,7 @@ pub struct Program {
     adjust: fn(&mut Config),
     loaded: Loaded,
     files: ChangedFiles,
+    hangups: Signal,
 }
 
 /// The cause of a reload.
@@ -58,16 +59,20 @@ struct Generation {
 }
 
 impl Program {
-    /// Loads the configuration and sets up logging, as [`prepare`] does. `role` names the roles of the process, for example
+    /// Loads the configuration and sets up logging, as [`prepare`] does. From now on, SIGHUP does not end the process. `role` names the roles of the process, for example
     /// `consumer` or `manager+producer`. `adjust` changes each loaded configuration.
     ///
     /// # Errors
     /// As [`prepare`].
+    ///
+    /// # Panics
+    /// Outside a runtime of tokio.
     pub fn prepare(
         role: &'static str,
         flags: Flags,
         adjust: fn(&mut Config),
     ) -> Result<Self, StartError> {
+        let hangups = signal(SignalKind::hangup()).map_err(StartError::Signals)?;
         let mut loaded = prepare(&flags)?;
         adjust(&mut loaded.config);
         Ok(Self {
@@ -76,6 +81,7 @@ impl Program {
             adjust,
             files: ChangedFiles::default().after_load(&loaded.files),
             loaded,
+            hangups,
         })
     }
 
@@ -99,7 +105,6 @@ impl Program {
     {
         let shutdown = Shutdown::on_signals(self.config().shutdown.grace);
         let shutdown = shutdown.map_err(StartError::Signals)?;
-        let mut hangups = signal(SignalKind::hangup()).map_err(StartError::Signals)?;
         let process = Process::new(self.role, shutdown.clone(), self.config())?;
         let (mut current, _) = Generation::start(&process, self.config(), &run, false)?;
         let mut earlier = JoinSet::new();
@@ -109,7 +114,7 @@ impl Program {
             let cause = tokio::select! {
                 ended = &mut current.task => break ended,
                 Some(_) = earlier.join_next() => continue,
-                _ = hangups.recv(), if may_reload => Cause::Signal,
+                _ = self.hangups.recv(), if may_reload => Cause::Signal,
                 () = self.files.changed(), if may_reload => Cause::Files,
                 cause = due(&retry), if may_reload => {
                     retry = None;
