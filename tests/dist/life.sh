@@ -159,7 +159,6 @@ restart() { for role in "$@"; do systemctl restart "lisa-$role"; done; }
 installed() { sed -n 's/^Version: //p' "$root/var/lib/dpkg/status"; }
 before=$(installed)
 began=$(date +%s%N)
-rm -f "$work/sent"
 load
 package --install "$work/next.deb"
 restart manager consumer producer

@@ -11,7 +11,8 @@ root=$work/root
 mkdir -p "$root"/{etc/systemd/system,lib/systemd,usr/bin}
 cp -r /lib/systemd/system "$root/lib/systemd/"
 cp "$units"/*.service "$root/etc/systemd/system/"
-for role in producer manager consumer; do cp /bin/true "$root/usr/bin/lisa-$role"; done
+# The units name these.
+for program in lisa-{producer,manager,consumer} kill; do cp /bin/true "$root/usr/bin/$program"; done
 check() { # unit, highest exposure times ten
   systemd-analyze security --offline=yes --root="$root" --threshold="$2" "$1" >"$work/security.log" || fail "the exposure of $1"
   systemd-analyze verify --man=no --root="$root" "$1" >"$work/verify.log" 2>&1 || fail "$1"

@@ -248,16 +248,18 @@ counts() { [ "$(count "$1")" = "$2" ]; }
 delivered() { jq -rR 'fromjson? | select(.attempt) | .id' "$root/var/log/lisa-consumer.log" | sort; }
 
 # Sends one message after the other in the background until `loaded` is called; repeats each until a producer takes it.
+loads=0
 load() {
+  loads=$((loads + 1))
   touch "$root/loading"
   (
     n=0
     while [ -e "$root/loading" ]; do
       n=$((n + 1))
-      until curl -sf -o /dev/null -H "Lisa-Id: load-$n" -H 'Lisa-Delay: 300ms' -d x "http://127.0.0.1:$producer/v1/topics/$topic/messages"; do
+      until curl -sf -o /dev/null -H "Lisa-Id: load-$loads-$n" -H 'Lisa-Delay: 300ms' -d x "http://127.0.0.1:$producer/v1/topics/$topic/messages"; do
         sleep 0.05
       done
-      echo "load-$n" >>"$work/sent"
+      echo "load-$loads-$n" >>"$work/sent"
       sleep 0.01
     done
   ) &
@@ -273,7 +275,7 @@ loaded() {
   sort "$work/sent" | diff -q - "$work/delivered" >/dev/null ||
     fail "$(wc -l <"$work/sent") sent, $(wc -l <"$work/delivered") delivered: $(sort "$work/sent" | diff - "$work/delivered" | head -n 5)"
   conserved
-  ok "$(wc -l <"$work/sent") messages sent meanwhile, each delivered once"
+  ok "$(grep -c "^load-$loads-" "$work/sent") messages sent meanwhile, each delivered once"
 }
 drained() { counts '.waiting + ([.groups[] | .backlog + .parked + .ready + .in_flight + .retry] | add)' 0; }
 conserved() { counts .conservation_error 0 || fail "conservation_error is $(count .conservation_error)"; }
