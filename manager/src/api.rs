@@ -127,6 +127,7 @@ impl Routes {
             events: exact(OpenApiRouter::new().routes(routes!(events::list))),
             operate: exact(
                 OpenApiRouter::new()
+                    .routes(routes!(topics::put))
                     .routes(routes!(topics::pause))
                     .routes(routes!(topics::resume))
                     .routes(routes!(groups::pause))

@@ -24,6 +24,7 @@ mod run;
 mod served;
 mod snapshot;
 mod supervised;
+mod topics;
 mod unsound;
 mod watching;
 mod workers;

@@ -201,7 +201,11 @@ impl Api {
     }
 }
 
-async fn reply(request: RequestBuilder) -> Reply {
+/// Sends a request, and reads the reply.
+///
+/// # Panics
+/// Panics without a reply.
+pub async fn reply(request: RequestBuilder) -> Reply {
     try_reply(request)
         .await
         .unwrap_or_else(|error| panic!("no reply: {error:?}"))

@@ -1,21 +1,31 @@
-//! Shows topics and their messages: counts, settings, pages of messages, single messages. Pauses and resumes topics.
+//! Shows topics and their messages: counts, settings, pages of messages, single messages. Creates, changes, pauses and resumes
+//! topics.
 
 use std::sync::Arc;
 
 use axum::Json;
+use axum::body::Body;
 use axum::extract::{Path, State as With};
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use lisa_core::broker::{
-    BrokerError, KeyCursor, StoredMessage, TimeRange, TopicHandle, TopicStats,
+    BrokerError, Declare, KeyCursor, StoredMessage, TimeRange, TopicHandle, TopicStats,
 };
 use lisa_core::fields;
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::names::words;
+use lisa_core::openapi;
 use lisa_core::state::State;
 use lisa_core::topic::{Topic, TopicSettings};
-use lisa_service::http::{KEY_OF_MESSAGE, MessagePath, Problem, Query, TopicPath};
+use lisa_service::http::body::read_limited;
+use lisa_service::http::{
+    KEY_OF_MESSAGE, MessagePath, Problem, ProblemCode, Query, TopicPath, read_fields_over,
+};
 use serde::Serialize;
-use utoipa::ToSchema;
+use serde_json::Value;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
 
 use super::{Api, invalid, wrong_group};
 use crate::operations::audit;
@@ -25,10 +35,14 @@ use crate::operations::garbage_search::{self, Search};
 use crate::operations::groups::GroupView;
 use crate::operations::messages::{FindError, MessagePage, UNTIMED, find};
 use crate::operations::snapshot::{self, SnapshotList};
-use crate::operations::topics::{self, StatsList, TopicList, TopicPaused, stats_of_all};
+use crate::operations::topics::{
+    self, StatsList, TopicEntry, TopicList, TopicPaused, stats_of_all,
+};
 
 /// The header with the key of a message.
 const KEY: &str = "Lisa-Key";
+/// The largest body with settings in bytes: 64 groups with long names fit.
+const MAX_SETTINGS: usize = 32 * 1024;
 
 /// A topic with its settings, groups and counts.
 #[derive(Debug, Serialize, ToSchema)]
@@ -72,20 +86,144 @@ pub(super) async fn list(With(api): With<Api>) -> Result<Json<TopicList>, Proble
 
 /// Returns a topic with its settings, counts and groups. `configured` is false for a group that the settings do not name.
 #[utoipa::path(get, operation_id = "show_topic", path = "/v1/topics/{topic}", tag = "topics", params(TopicPath),
-    responses((status = 200, description = "Settings, groups and counts", body = TopicView), (status = 404, description = "unknown_topic")))]
+    responses((status = 200, description = "Settings, groups and counts; the header `ETag` has the epoch in quotes", body = TopicView), (status = 404, description = "unknown_topic")))]
 pub(super) async fn show(
     With(api): With<Api>,
     Path(path): Path<TopicPath>,
-) -> Result<Json<TopicView>, Problem> {
+) -> Result<(Tag, Json<TopicView>), Problem> {
     let topic = api.topic(&path.topic).await?;
     let stats = api.broker.stats(&topic).await?;
-    Ok(Json(TopicView {
+    let view = TopicView {
         topic: topic.name().clone(),
         epoch: topic.epoch(),
         settings: topic.settings().clone(),
         groups: GroupView::all(&stats),
         stats,
-    }))
+    };
+    Ok((tag(&topic), Json(view)))
+}
+
+/// The header with the epoch of a topic.
+type Tag = [(HeaderName, String); 1];
+
+fn tag(topic: &TopicHandle) -> Tag {
+    [(ETAG, format!("\"{}\"", topic.epoch()))]
+}
+
+/// The settings of a topic to create or change. All are optional.
+struct NewSettings;
+
+impl PartialSchema for NewSettings {
+    fn schema() -> RefOr<Schema> {
+        let meaning = "The settings of a topic to create or change. All are optional.";
+        Schema::Object(openapi::object::<TopicSettings>(meaning, &[])).into()
+    }
+}
+
+impl ToSchema for NewSettings {}
+
+/// Creates a topic, or replaces its settings.
+///
+/// A setting that the body lacks has the value of `topic_defaults` in the managers' configuration, and one that is `null` its
+/// declared default. Existing groups stay, whether the settings name them or not. Settings that are in force already change
+/// nothing, so a repeated request succeeds.
+#[utoipa::path(put, operation_id = "put_topic", path = "/v1/topics/{topic}", tag = "topics",
+    params(TopicPath,
+        ("If-Match" = Option<String>, Header, pattern = r#"^"[1-9][0-9]{0,17}"$"#, description = "An `ETag` of the topic: changes the settings only if they are still those"),
+        ("If-None-Match" = Option<String>, Header, pattern = r"^\*$", description = "`*`: creates the topic, and changes none that exists")),
+    request_body = NewSettings,
+    responses((status = 200, description = "The topic, with the settings in force; the header `ETag` has the epoch in quotes", body = TopicEntry),
+        (status = 201, description = "The new topic", body = TopicEntry),
+        (status = 409, description = "configured: the managers' configuration declares the topic"),
+        (status = 412, description = "precondition_failed: the settings have changed, or the topic exists")))]
+pub(super) async fn put(
+    With(api): With<Api>,
+    Path(path): Path<TopicPath>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Tag, Json<TopicEntry>), Problem> {
+    let name: Topic = path
+        .topic
+        .parse()
+        .map_err(|error| invalid("topic", &error))?;
+    let mode = condition(&headers)?;
+    let body = read_limited(body, MAX_SETTINGS, &api.bodies).await?;
+    if api.config.topics.contains_key(&name) {
+        let why = format!(
+            "the managers' configuration declares topic {name}: change topics.{name} there, and reload it"
+        );
+        return Err(Problem::new(ProblemCode::Configured, why));
+    }
+    let before = match api.broker.topic(&name).await {
+        Ok(topic) => Some(topic),
+        Err(BrokerError::UnknownTopic(_)) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let settings = read_settings(&body, before.as_deref(), &api.config.topic_defaults)?;
+    let (verb, status, changes) = match &before {
+        Some(before) => {
+            let changes = topics::differences(before.settings(), &settings);
+            ("change_topic", StatusCode::OK, changes)
+        }
+        None => {
+            let changes = topics::differences(&TopicSettings::default(), &settings);
+            ("create_topic", StatusCode::CREATED, changes)
+        }
+    };
+    let action = api.action(verb).topic(&name).details(changes);
+    let declare = api.broker.declare(&name, &settings, mode);
+    let epoch = before.map_or(0, |before| before.epoch());
+    let declared = action.run(declare, |declared| {
+        audit::changed(declared.epoch() != epoch)
+    });
+    let topic = declared.await?;
+    Ok((status, tag(&topic), Json(TopicEntry::of(&topic))))
+}
+
+/// Reads settings. An existing topic keeps its number of shards.
+fn read_settings(
+    body: &[u8],
+    before: Option<&TopicHandle>,
+    defaults: &TopicSettings,
+) -> Result<TopicSettings, Problem> {
+    let mut defaults = defaults.clone();
+    if let Some(before) = before {
+        defaults.shards = before.settings().shards;
+    }
+    let shards = defaults.shards;
+    let Ok(Value::Object(defaults)) = serde_json::to_value(&defaults) else {
+        unreachable!("settings are an object");
+    };
+    let settings: TopicSettings = read_fields_over(body, &defaults)?;
+    if before.is_some() && settings.shards != shards {
+        let why =
+            format!("the topic has {shards}: only `lisa-manager topics reshard` changes that");
+        return Err(invalid("shards", &why));
+    }
+    Ok(settings)
+}
+
+/// Returns which settings a request may replace.
+fn condition(headers: &HeaderMap) -> Result<Declare, Problem> {
+    let text = |name| headers.get(name).map(HeaderValue::as_bytes);
+    match (text(IF_MATCH), text(IF_NONE_MATCH)) {
+        (None, None) => Ok(Declare::Update),
+        (None, Some(b"*")) => Ok(Declare::UpdateAt(0)),
+        (None, Some(_)) => Err(invalid("If-None-Match", &"expected *")),
+        (Some(tag), None) => {
+            let epoch = std::str::from_utf8(tag).ok();
+            let epoch =
+                epoch.and_then(|tag| tag.strip_prefix('"')?.strip_suffix('"')?.parse().ok());
+            let epoch = epoch.filter(|epoch| *epoch > 0);
+            epoch
+                .map(Declare::UpdateAt)
+                .ok_or_else(|| invalid("If-Match", &"expected the ETag of a topic, such as \"3\""))
+        }
+        (Some(_), Some(_)) => Err(invalid(
+            "If-Match",
+            &"cannot be combined with If-None-Match",
+        )),
+    }
 }
 
 fields! {

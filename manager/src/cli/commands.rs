@@ -15,6 +15,7 @@ pub(crate) mod size;
 pub(crate) mod stats;
 pub(crate) mod tail;
 pub(crate) mod top;
+pub(crate) mod topics;
 pub(crate) mod workers;
 
 use std::fmt::Display;
@@ -26,7 +27,7 @@ use base64::engine::general_purpose::STANDARD;
 use lisa_core::broker::{Broker, BrokerError, StoredMessage, TopicStats};
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::{GarbageReason, State};
-use lisa_core::time::{format_duration, millis};
+use lisa_core::time::millis;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::cli::{Output, Rows, escape_lines, prompt, remark};
 use serde::Deserialize;
@@ -43,7 +44,7 @@ use crate::operations::garbage::{Swept, Verb, without_repetitions};
 use crate::operations::groups::GroupPaused;
 use crate::operations::messages::MessagePage;
 use crate::operations::parked_keys::KeyList;
-use crate::operations::topics::{Missing, TopicList, TopicPaused};
+use crate::operations::topics::{Missing, TopicPaused};
 use crate::recurring::ScheduleList;
 
 /// The ids of messages in one request. A body has a maximum size.
@@ -120,35 +121,6 @@ fn complete(missing: &Missing) -> Result<(), CliError> {
         [] => Ok(()),
         missing => Err(CliError::Failed(missing.join("\n"))),
     }
-}
-
-/// Prints the registered topics.
-pub(crate) async fn topics(client: &Client, output: &Output) -> Result<(), CliError> {
-    let list: TopicList = client.get(&["topics"]).answer().await?;
-    let mut table = Rows::new([
-        "TOPIC",
-        "TOPIC STATE",
-        "GROUPS",
-        "SHARDS",
-        "LEASE",
-        "MAX ATTEMPTS",
-        "MAX DELAY",
-    ])
-    .marks(["TOPIC STATE"]);
-    for topic in &list.topics {
-        let settings = &topic.settings;
-        let groups: Vec<_> = topic.groups.iter().map(Group::as_str).collect();
-        table.add_row([
-            topic.topic.to_string(),
-            if topic.resharding { "resharding" } else { "" }.to_owned(),
-            groups.join(", "),
-            settings.shards.to_string(),
-            format_duration(settings.lease),
-            settings.max_attempts.to_string(),
-            format_duration(settings.max_delay),
-        ]);
-    }
-    Ok(output.list(&list, Some("topics"), &table)?)
 }
 
 /// Prints the configured schedules.

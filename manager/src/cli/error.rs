@@ -100,7 +100,7 @@ impl Refusal {
     }
 
     /// Returns the explanation in the problem.
-    pub(super) fn detail(&self) -> &str {
+    pub(crate) fn detail(&self) -> &str {
         self.problem["detail"].as_str().unwrap_or_default()
     }
 

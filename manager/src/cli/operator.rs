@@ -10,6 +10,7 @@ use super::args::{
 };
 use super::client::Client;
 use super::commands;
+use super::commands::topics::Setting;
 use super::error::CliError;
 use crate::operations::garbage;
 
@@ -39,7 +40,7 @@ pub(crate) enum OperatorVerb {
     /// every 5 s, and omits a topic that no manager has counted yet. Without a manager, it counts all topics. With --topic, it
     /// counts that topic
     Top(TopArgs),
-    /// List the registered topics with their settings, or change the number of shards of one
+    /// List the registered topics with their settings, create one, or change one
     Topics {
         #[command(subcommand)]
         verb: Option<TopicsVerb>,
@@ -100,6 +101,24 @@ pub(crate) enum ListVerb {
 pub(crate) enum TopicsVerb {
     /// List the topics; this is the default
     List,
+    /// Create a topic
+    ///
+    /// A setting that is not given has the value of topic_defaults in the managers' configuration
+    Create {
+        /// Topic
+        topic: Topic,
+        /// Settings, with the keys of topics.NAME in the configuration, such as lease=1m groups=billing,audit retry.kind=fixed
+        #[arg(value_name = "KEY=VALUE")]
+        settings: Vec<Setting>,
+    },
+    /// Change settings of a topic, and keep the others
+    Change {
+        /// Topic
+        topic: Topic,
+        /// Settings to replace, such as lease=1m. An empty value unsets one
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        settings: Vec<Setting>,
+    },
     /// Change the number of shards of a topic while it is in use, and wait until managers have migrated its messages
     Reshard(ReshardArgs),
 }
@@ -193,7 +212,13 @@ impl OperatorVerb {
             Self::Keys(args) => commands::keys(client, &args, output).await,
             Self::Top(args) => commands::top::top(client, &args, output).await,
             Self::Topics { verb } => match verb.unwrap_or(TopicsVerb::List) {
-                TopicsVerb::List => commands::topics(client, output).await,
+                TopicsVerb::List => commands::topics::list(client, output).await,
+                TopicsVerb::Create { topic, settings } => {
+                    commands::topics::create(client, &topic, settings, output).await
+                }
+                TopicsVerb::Change { topic, settings } => {
+                    commands::topics::change(client, &topic, settings, output).await
+                }
                 TopicsVerb::Reshard(args) => {
                     commands::reshard::reshard(client, &args, output).await
                 }

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use lisa_core::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle, TopicStats};
+use lisa_core::fields::plain;
 use lisa_core::topic::{Group, Topic, TopicSettings};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout, timeout_at};
 use utoipa::ToSchema;
 
@@ -44,7 +46,7 @@ pub(crate) struct TopicPaused {
 }
 
 impl TopicEntry {
-    fn of(topic: &TopicHandle) -> Self {
+    pub(crate) fn of(topic: &TopicHandle) -> Self {
         Self {
             topic: topic.name().clone(),
             epoch: topic.epoch(),
@@ -53,6 +55,19 @@ impl TopicEntry {
             resharding: topic.is_resharding(),
         }
     }
+}
+
+/// Returns the settings that a change replaces, as `lease=1m, ttl=5s`; empty if there are none.
+pub(crate) fn differences(before: &TopicSettings, after: &TopicSettings) -> String {
+    let fields = |settings| match serde_json::to_value(settings) {
+        Ok(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    };
+    let before = fields(before);
+    let changed = fields(after).into_iter();
+    let changed = changed.filter(|(name, value)| before.get(name) != Some(value));
+    let texts = changed.map(|(name, value)| format!("{name}={}", plain(&value)));
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 /// Lists the registered topics.

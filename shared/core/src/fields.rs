@@ -282,23 +282,41 @@ impl Description {
 impl Description {
     /// Describes the fields of a struct, without the tables below.
     pub fn all<F: Fields>() -> Vec<Self> {
-        let mut all = Describer(Vec::new());
-        F::read_fields(&mut all);
-        all.0
+        Describer::of::<F>().fields
+    }
+
+    /// Describes the fields of each table below a struct. Of a table whose fields depend on its values, those of the defaults.
+    pub fn tables<F: Fields>() -> Vec<(&'static str, Vec<Self>)> {
+        Describer::of::<F>().tables
     }
 }
 
 /// Reads nothing: collects the descriptions.
-struct Describer(Vec<Description>);
+#[derive(Default)]
+struct Describer {
+    fields: Vec<Description>,
+    tables: Vec<(&'static str, Vec<Description>)>,
+}
+
+impl Describer {
+    fn of<F: Fields>() -> Self {
+        let mut all = Self::default();
+        F::read_fields(&mut all);
+        all
+    }
+}
 
 impl Reader for Describer {
     fn read<T: Value>(&mut self, field: Field<T>, limits: impl Limits<T>) -> T {
-        self.0.push(Description::of(&field, &limits));
+        self.fields.push(Description::of(&field, &limits));
         field.default
     }
 
-    fn table<F: Fields>(&mut self, _: &'static str) -> F {
-        F::read_fields(&mut Describer(Vec::new()))
+    fn table<F: Fields>(&mut self, name: &'static str) -> F {
+        let mut below = Self::default();
+        let read = F::read_fields(&mut below);
+        self.tables.push((name, below.fields));
+        read
     }
 
     fn problem(&mut self, _: &'static str, _: Json, _: String) {}

@@ -54,19 +54,28 @@ pub fn count(meaning: &str) -> Object {
 /// # Panics
 /// If the schema of a field is not that of a value.
 pub fn object<F: Fields>(meaning: &str, required: &[&str]) -> Object {
-    let mut object = ObjectBuilder::new()
+    let object = ObjectBuilder::new()
         .schema_type(Type::Object)
         .description(Some(meaning.trim()))
         .additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false)));
-    for field in Description::all::<F>() {
-        let mut schema = value(&field);
-        schema["description"] = meaning_of(&field).into();
-        object = object.property(field.name, to_schema(schema));
-        if required.contains(&field.name) {
-            object = object.required(field.name);
-        }
+    let mut object = with_fields(object, &Description::all::<F>());
+    for name in required {
+        object = object.required(*name);
+    }
+    // The value of one field may decide which others there are.
+    let table = || ObjectBuilder::new().schema_type(Type::Object);
+    for (name, fields) in Description::tables::<F>() {
+        object = object.property(name, with_fields(table(), &fields));
     }
     object.build()
+}
+
+fn with_fields(object: ObjectBuilder, fields: &[Description]) -> ObjectBuilder {
+    fields.iter().fold(object, |object, field| {
+        let mut schema = value(field);
+        schema["description"] = meaning_of(field).into();
+        object.property(field.name, to_schema(schema))
+    })
 }
 
 /// Returns the parameters of a query with these fields, as they are read.

@@ -31,7 +31,7 @@ pub use cross_site::{CrossSite, HostName, InvalidHostName, InvalidOrigin, Origin
 pub use description::{
     GroupPath, MessagePath, TopicPath, WithoutQuery, describe, header_name, with_description,
 };
-pub use fields::{Query, read_fields};
+pub use fields::{Query, read_fields, read_fields_over};
 pub use guard::{SQS_ROUTES, check_coding, unknown_route};
 #[cfg(feature = "http2")]
 pub use http2::serve_http2;

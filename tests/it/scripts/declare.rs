@@ -1,7 +1,7 @@
 //! declare: makes a topic once, keeps or replaces its settings, and keeps its number of shards.
 
 use lisa_core::broker::{BrokerError, Declare};
-use lisa_core::topic::TopicSettings;
+use lisa_core::topic::{Topic, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::settings;
 use redis::cmd;
@@ -63,6 +63,45 @@ async fn an_update_replaces_the_settings_once() {
     assert_eq!(update().await.epoch(), 2);
     assert_eq!(before.diff(&relay.snapshot().await), "");
     relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn an_update_at_an_epoch_replaces_no_settings_that_it_has_not_seen() {
+    let relay = Relay::start("declare").await;
+    let name = relay.topic().name();
+    let update = async |max_attempts, epoch| {
+        let settings = TopicSettings {
+            max_attempts,
+            ..settings()
+        };
+        let mode = Declare::UpdateAt(epoch);
+        let declared = relay.broker().declare(name, &settings, mode).await;
+        declared
+            .map(|topic| topic.epoch())
+            .map_err(|error| match error {
+                BrokerError::Epoch { there, .. } => there,
+                other => panic!("{other}"),
+            })
+    };
+    assert_eq!(update(9, 1).await, Ok(2));
+    let before = relay.snapshot().await;
+    // One without an answer is repeated.
+    assert_eq!(update(9, 1).await, Ok(2));
+    assert_eq!(update(8, 1).await, Err(2));
+    assert_eq!(update(8, 3).await, Err(2));
+    assert_eq!(update(8, 0).await, Err(2), "the topic exists");
+    assert_eq!(before.diff(&relay.snapshot().await), "");
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_topic_that_must_be_new_is_created() {
+    let relay = Relay::start("declare").await;
+    let new: Topic = "new".parse().unwrap();
+    let declare = async |mode| relay.broker().declare(&new, &settings(), mode).await;
+    let refused = declare(Declare::UpdateAt(1)).await.unwrap_err();
+    assert_eq!(refused.to_string(), "topic new does not exist");
+    assert_eq!(declare(Declare::UpdateAt(0)).await.unwrap().epoch(), 1);
 }
 
 #[tokio::test]

@@ -76,6 +76,17 @@ pub enum BrokerError {
         /// The declared number.
         here: u16,
     },
+    /// The topic is not at the epoch that the caller has seen. Nothing was done.
+    #[error("{}", match .there {
+        0 => format!("topic {topic} does not exist"),
+        there => format!("topic {topic} exists, with changed settings: it is at epoch {there}"),
+    })]
+    Epoch {
+        /// The topic.
+        topic: Topic,
+        /// Its epoch, 0 if it does not exist.
+        there: u64,
+    },
     /// The topic is being resharded to another number of shards.
     #[error("topic {topic} is being resharded to {to} shards: wait until that has finished")]
     Resharding {

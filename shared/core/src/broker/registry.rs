@@ -27,6 +27,9 @@ pub enum Declare {
     Create,
     /// Replaces them: the manager's file is the authority.
     Update,
+    /// Replaces them if the topic is at this epoch, which is 0 if it must not exist. Settings that are in force already count as
+    /// replaced, so a repeated call succeeds.
+    UpdateAt(u64),
 }
 
 /// The reply to a manager's heartbeat.
@@ -62,7 +65,7 @@ impl Broker {
     /// is for a new topic: afterwards only [`Broker::reshard`] changes it.
     ///
     /// # Errors
-    /// [`BrokerError`].
+    /// [`BrokerError::Epoch`] with [`Declare::UpdateAt`]; other [`BrokerError`]s.
     pub async fn declare(
         &self,
         topic: &Topic,
@@ -98,12 +101,17 @@ impl Broker {
         let text =
             serde_json::to_string(settings).map_err(|error| self.bad_settings(topic, &error))?;
         let (mut newest, mut held, mut names) = (0, text.clone(), String::new());
-        for shard in (map.old.end..map.old.end + settings.shards).map(Shard::new) {
+        let first = map.old.end;
+        for shard in (first..first + settings.shards).map(Shard::new) {
             let keys = ShardKeys::new(&self.inner.namespace, topic, shard, groups);
             let call = crate::scripts::Declare {
                 mode: match mode {
                     Declare::Create => DeclareMode::Create,
-                    Declare::Update => DeclareMode::Update,
+                    // The first shard decides.
+                    Declare::UpdateAt(epoch) if shard == Shard::new(first) => {
+                        DeclareMode::Update { seen: Some(epoch) }
+                    }
+                    Declare::Update | Declare::UpdateAt(_) => DeclareMode::Update { seen: None },
                 },
                 groups,
                 settings,
@@ -125,6 +133,10 @@ impl Broker {
                     }
                 }
                 DeclareReply::Layout(there) => return Err(self.other_layout(topic, there)),
+                DeclareReply::Epoch(there) => {
+                    let topic = topic.clone();
+                    return Err(BrokerError::Epoch { topic, there });
+                }
                 DeclareReply::Shards(there) => {
                     return Err(BrokerError::Fixed {
                         topic: topic.clone(),

@@ -15,6 +15,8 @@ const MAX_UNKNOWN: usize = 8;
 #[derive(Debug)]
 pub struct JsonReader<'a> {
     object: &'a Map<String, Json>,
+    /// The fields that the object lacks.
+    defaults: Option<&'a Map<String, Json>>,
     null_is_missing: bool,
     known: Vec<&'static str>,
     problems: Vec<FieldProblem>,
@@ -25,6 +27,7 @@ impl<'a> JsonReader<'a> {
     pub fn new(object: &'a Map<String, Json>) -> Self {
         Self {
             object,
+            defaults: None,
             null_is_missing: false,
             known: Vec::new(),
             problems: Vec::new(),
@@ -35,6 +38,14 @@ impl<'a> JsonReader<'a> {
     #[must_use]
     pub fn null_is_missing(mut self) -> Self {
         self.null_is_missing = true;
+        self
+    }
+
+    /// Reads fields that the object lacks from another one, in tables below as well. Those of the other that are not read are
+    /// no problem.
+    #[must_use]
+    pub fn over(mut self, defaults: &'a Map<String, Json>) -> Self {
+        self.defaults = Some(defaults);
         self
     }
 
@@ -60,7 +71,7 @@ impl<'a> JsonReader<'a> {
 
     fn given(&mut self, name: &'static str) -> Option<&'a Json> {
         self.known.push(name);
-        let given = self.object.get(name);
+        let given = self.object.get(name).or_else(|| self.defaults?.get(name));
         given.filter(|given| !(self.null_is_missing && given.is_null()))
     }
 }
@@ -106,6 +117,7 @@ impl Reader for JsonReader<'_> {
             None => &empty,
         };
         let mut below = JsonReader::new(object);
+        below.defaults = self.defaults.and_then(|all| all.get(name)?.as_object());
         let read = F::read_fields(&mut below);
         self.problems
             .extend(below.finish().into_iter().map(|problem| FieldProblem {
@@ -130,6 +142,8 @@ mod tests {
 
     use super::*;
     use crate::message::MessageOptions;
+    use crate::retry::RetryPolicy;
+    use crate::topic::TopicSettings;
 
     #[test]
     fn of_many_unknown_fields_only_the_first_are_reported() {
@@ -154,6 +168,32 @@ mod tests {
             assert!(found[0].message.starts_with(message), "{found:?}");
             assert!(found[0].message.contains(", priority"), "{found:?}");
         }
+    }
+
+    #[test]
+    fn missing_fields_are_those_of_the_defaults_in_tables_as_well() {
+        let defaults = json!({
+            "lease": "1m", "ttl": "5s", "max_attempts": 3,
+            "retry": {"kind": "exponential", "base": "3s", "factor": 3.0, "max": "1m", "jitter": 0.5},
+        });
+        let defaults = defaults.as_object().unwrap();
+        let read = |object: Json| {
+            let object = object.as_object().unwrap();
+            let mut reader = JsonReader::new(object).null_is_missing().over(defaults);
+            let read = TopicSettings::read_fields(&mut reader);
+            (read, reader.finish())
+        };
+        let (settings, problems) =
+            read(json!({"lease": "2m", "ttl": null, "retry": {"kind": "fixed"}}));
+        assert_eq!(problems, []);
+        let minutes = settings.lease.as_secs() / 60;
+        assert_eq!((minutes, settings.ttl, settings.max_attempts), (2, None, 3));
+        let RetryPolicy::Fixed { delay, jitter } = settings.retry else {
+            panic!("{:?}", settings.retry);
+        };
+        assert_eq!((delay.as_secs(), jitter), (10, 0.5));
+        let (_, problems) = read(json!({"retry": {"bsae": "1s"}}));
+        assert_eq!(problems[0].field, "retry.bsae");
     }
 
     #[test]

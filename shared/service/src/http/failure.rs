@@ -33,6 +33,7 @@ impl From<BrokerError> for Problem {
         let code = match &error {
             BrokerError::UnknownTopic(_) => ProblemCode::UnknownTopic,
             BrokerError::UnknownGroup { .. } => ProblemCode::NotFound,
+            BrokerError::Epoch { .. } => ProblemCode::PreconditionFailed,
             BrokerError::Cursor(wrong) => {
                 let problem = Self::new(ProblemCode::Invalid, error.to_string());
                 return problem.error("cursor", wrong.to_string());

@@ -15,6 +15,17 @@ use super::problem::{Problem, ProblemCode};
 /// # Errors
 /// One problem that lists everything that is wrong.
 pub fn read_fields<F: Fields>(body: &[u8]) -> Result<F, Problem> {
+    read_fields_over(body, &Map::new())
+}
+
+/// Does the same as [`read_fields`], but a missing field is that of `defaults`. One that is `null` has its declared default.
+///
+/// # Errors
+/// As [`read_fields`].
+pub fn read_fields_over<F: Fields>(
+    body: &[u8],
+    defaults: &Map<String, Value>,
+) -> Result<F, Problem> {
     let given: Map<String, Value> = match body.trim_ascii().is_empty() {
         true => Map::new(),
         false => object(body, FEW.max(body.len() / 16)).map_err(|error| {
@@ -22,7 +33,7 @@ pub fn read_fields<F: Fields>(body: &[u8]) -> Result<F, Problem> {
             Problem::new(ProblemCode::Invalid, detail).error("body", error.to_string())
         })?,
     };
-    let mut reader = JsonReader::new(&given).null_is_missing();
+    let mut reader = JsonReader::new(&given).null_is_missing().over(defaults);
     let fields = F::read_fields(&mut reader);
     let problems = reader.finish();
     match problems.is_empty() {

@@ -49,6 +49,10 @@ pub enum ProblemCode {
     Garbage,
     /// A message with this id was cancelled, and its tombstone still exists.
     Cancelled,
+    /// The configuration of the managers declares the topic; nothing was done.
+    Configured,
+    /// The settings are not those that the request names; nothing was done.
+    PreconditionFailed,
     /// The same kind of operation is already in progress; nothing was done.
     Busy,
     /// The delivery lost its lease, or is already settled; nothing was done.
@@ -135,6 +139,12 @@ impl ProblemCode {
             Self::InFlight => ("in_flight", S::CONFLICT, "message is in flight"),
             Self::Garbage => ("garbage", S::CONFLICT, "message is in garbage"),
             Self::Stale => ("stale", S::CONFLICT, "delivery is stale"),
+            Self::Configured => ("configured", S::CONFLICT, "declared in the configuration"),
+            Self::PreconditionFailed => (
+                "precondition_failed",
+                S::PRECONDITION_FAILED,
+                "settings have changed",
+            ),
             Self::Busy => ("busy", S::CONFLICT, "already in progress"),
             Self::TooLarge => ("too_large", S::PAYLOAD_TOO_LARGE, "too large"),
             Self::UnsupportedMediaType => (

@@ -9,11 +9,13 @@
 -- ARGV[3] groups         names   separated by spaces, in the order of the streams
 -- ARGV[4] settings       json    all settings of the topic
 -- ARGV[5] needs_general  flag    1 if the settings need more than a plain topic has
--- ARGV[6] seen           text    with repair: the epoch that was seen, or empty
+-- ARGV[6] seen           text    with repair: the epoch that was seen, or empty. With update: the epoch at which the settings may
+--                                be replaced by different ones, 0 for a new topic, or empty for any
 -- ARGV[7] rules          pairs   fields of `conf` that the scripts read, and their values
 --
 -- Returns created, updated or kept, then the epoch, the settings and the groups now in force; or 'shards' and the number
---   of shards there, if it differs from the caller's; or 'layout' and the layout there, if it is not this one.
+--   of shards there, if it differs from the caller's; or 'layout' and the layout there, if it is not this one; or 'epoch' and the
+--   epoch there, if it is not `seen`.
 -- Cost O(groups).
 -- Safe to repeat.
 --
@@ -39,6 +41,8 @@ if mode == 'repair' then
     return {'kept', epoch or 0, conf[4] or '', conf[3] or ''}
   end
   conf[3], is_whole = false, false
+elseif mode == 'update' and seen ~= '' and tonumber(seen) ~= (epoch or 0) and conf[4] ~= settings then
+  return {'epoch', epoch or 0}
 elseif epoch and conf[2] and conf[2] ~= shards then
   return {'shards', conf[2]}
 end

@@ -19,8 +19,8 @@ pub(crate) struct Declare<'a> {
 pub(crate) enum DeclareMode<'a> {
     /// Keeps them.
     Create,
-    /// Replaces them.
-    Update,
+    /// Replaces them, if the shard's epoch is still `seen`, or whatever it is. A shard that does not exist has the epoch 0.
+    Update { seen: Option<u64> },
     /// Rewrites them if the shard's epoch is still `seen`, which may be empty or not a number.
     Repair { seen: &'a str },
 }
@@ -39,6 +39,8 @@ pub(crate) enum DeclareReply {
     Shards(u16),
     /// Its keys have this other layout.
     Layout(u64),
+    /// It has this other epoch.
+    Epoch(u64),
 }
 
 impl Operation for Declare<'_> {
@@ -65,16 +67,19 @@ impl Operation for Declare<'_> {
     fn args(&self, args: &mut Args<'_>) {
         let names: Vec<&str> = self.groups.iter().map(Group::as_str).collect();
         let (mode, seen) = match self.mode {
-            DeclareMode::Create => ("create", ""),
-            DeclareMode::Update => ("update", ""),
-            DeclareMode::Repair { seen } => ("repair", seen),
+            DeclareMode::Create => ("create", String::new()),
+            DeclareMode::Update { seen } => {
+                let seen = seen.map(|seen| seen.to_string());
+                ("update", seen.unwrap_or_default())
+            }
+            DeclareMode::Repair { seen } => ("repair", seen.to_owned()),
         };
         args.text(mode);
         args.number(self.settings.shards);
         args.text(&names.join(" "));
         args.text(self.text);
         args.flag(self.settings.needs_general());
-        args.text(seen);
+        args.text(&seen);
         for (field, value) in self.settings.rules() {
             args.text(field);
             args.text(&value);
@@ -85,6 +90,7 @@ impl Operation for Declare<'_> {
         let changed = match reply.text()?.as_str() {
             "shards" => return Ok(DeclareReply::Shards(reply.number()?)),
             "layout" => return Ok(DeclareReply::Layout(reply.number()?)),
+            "epoch" => return Ok(DeclareReply::Epoch(reply.number()?)),
             "created" | "updated" => true,
             "kept" => false,
             other => return Err(unexpected("an outcome", &other)),

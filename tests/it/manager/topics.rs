@@ -1,0 +1,278 @@
+//! Topics that operators create and change over HTTP and on the command line.
+
+use super::SOON;
+use super::operators::lisa_manager;
+use super::served::Served;
+use lisa_tests::http::Reply;
+use lisa_tests::{Server, eventually};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+/// A manager whose configuration declares `orders`, and sets defaults.
+async fn served(server: &Server) -> Served {
+    let keys = [
+        ("topics.orders.groups", "billing"),
+        ("topic_defaults.lease", "1m"),
+        ("topic_defaults.retry.base", "3s"),
+    ];
+    Served::with(server, "cli", &keys, true).await
+}
+
+async fn put(served: &Served, topic: &str, condition: (&str, &str), settings: Value) -> Reply {
+    let path = format!("/v1/topics/{topic}");
+    let request = served.api.request(Method::PUT, &path).json(&settings);
+    let request = match condition {
+        ("", _) => request,
+        (name, value) => request.header(name, value),
+    };
+    lisa_tests::http::reply(request).await
+}
+
+const ALWAYS: (&str, &str) = ("", "");
+const NEW: (&str, &str) = ("If-None-Match", "*");
+
+#[tokio::test]
+async fn a_topic_is_created_with_the_defaults_of_the_configuration_and_delivers() {
+    let server = Server::start();
+    let served = served(&server).await;
+    let settings = json!({ "groups": ["shop"], "retry": { "factor": 3.0 }, "ttl": null });
+    let created = put(&served, "new", NEW, settings.clone()).await.expect(201);
+    assert_eq!(created.header("etag"), "\"1\"");
+    let topic = created.json();
+    assert_eq!(
+        (&topic["epoch"], &topic["groups"]),
+        (&json!(1), &json!(["shop"]))
+    );
+    let there = &topic["settings"];
+    assert_eq!(
+        (&there["lease"], &there["max_attempts"]),
+        (&json!("1m"), &json!(16))
+    );
+    assert_eq!(
+        (&there["retry"]["base"], &there["retry"]["factor"]),
+        (&json!("3s"), &json!(3.0))
+    );
+    // A repeat of the same request, as after a lost answer.
+    assert_eq!(
+        put(&served, "new", NEW, settings).await.expect(200).json()["epoch"],
+        1
+    );
+
+    served.api.send("new", "one", &[]).await.expect(202);
+    eventually(SOON, async || {
+        let topic = served.api.get_json("/v1/topics/new").await;
+        match topic["stats"]["groups"][0]["ready"] == 1 {
+            true => Ok(()),
+            false => Err(format!("{topic:#}")),
+        }
+    })
+    .await;
+    served.end().await;
+}
+
+#[tokio::test]
+async fn settings_change_only_if_they_are_those_that_were_read() {
+    let server = Server::start();
+    let served = served(&server).await;
+    put(&served, "new", ALWAYS, json!({ "ttl": "1h" }))
+        .await
+        .expect(201);
+    let read = served.api.get("/v1/topics/new").await.expect(200);
+    let tag = read.header("etag").to_owned();
+    let changed = put(
+        &served,
+        "new",
+        ("If-Match", &tag),
+        json!({ "max_attempts": 3 }),
+    )
+    .await;
+    let topic = changed.expect(200).json();
+    assert_eq!(
+        (&topic["epoch"], &topic["settings"]["ttl"]),
+        (&json!(2), &Value::Null)
+    );
+    let refused = put(
+        &served,
+        "new",
+        ("If-Match", &tag),
+        json!({ "max_attempts": 4 }),
+    )
+    .await;
+    assert_eq!(refused.expect(412).json()["code"], "precondition_failed");
+    let refused = put(&served, "new", NEW, json!({})).await.expect(412).json();
+    assert_eq!(
+        refused["detail"],
+        "topic new exists, with changed settings: it is at epoch 2"
+    );
+    let refused = put(&served, "other", ("If-Match", "\"1\""), json!({})).await;
+    assert_eq!(
+        refused.expect(412).json()["detail"],
+        "topic other does not exist"
+    );
+    let list = served.api.get_json("/v1/topics").await;
+    assert_eq!(list["topics"].as_array().unwrap().len(), 2, "{list:#}");
+
+    let audit = served.api.get_json("/v1/audit").await;
+    let entries = audit["entries"].as_array().unwrap().iter();
+    let done = entries.filter(|entry| entry["topic"] == "new" && entry["outcome"] == "done");
+    let done: Vec<_> = done
+        .map(|entry| (&entry["action"], &entry["details"]))
+        .collect();
+    let created = "lease=1m, retry={\"base\":\"3s\",\"factor\":2.0,\"jitter\":0.2,\"kind\":\"exponential\",\"max\":\"10m\"}, ttl=1h";
+    let changed = "max_attempts=3, ttl=null";
+    assert_eq!(
+        done,
+        [
+            (&json!("change_topic"), &json!(changed)),
+            (&json!("create_topic"), &json!(created)),
+        ]
+    );
+    served.end().await;
+}
+
+#[tokio::test]
+async fn a_wrong_request_says_what_is_wrong_and_changes_nothing() {
+    let server = Server::start();
+    let served = served(&server).await;
+    put(&served, "new", ALWAYS, json!({})).await.expect(201);
+    for (topic, condition, settings, status, text) in [
+        (
+            "orders",
+            ALWAYS,
+            json!({}),
+            409,
+            "the managers' configuration declares topic orders",
+        ),
+        (
+            "new",
+            ALWAYS,
+            json!({ "leese": "1s" }),
+            422,
+            "leese: unknown field, did you mean lease?",
+        ),
+        (
+            "new",
+            ALWAYS,
+            json!({ "lease": "1ms" }),
+            422,
+            "lease: must be",
+        ),
+        (
+            "new",
+            ALWAYS,
+            json!({ "retry": { "factor": 0 } }),
+            422,
+            "retry.factor: must be",
+        ),
+        ("new", ALWAYS, json!({ "burst": 7 }), 422, "burst:"),
+        (
+            "new",
+            ALWAYS,
+            json!({ "shards": 4 }),
+            422,
+            "shards: the topic has 1",
+        ),
+        (
+            "new",
+            ("If-Match", "1"),
+            json!({}),
+            422,
+            "If-Match: expected the ETag",
+        ),
+        (
+            "new",
+            ("If-None-Match", "\"1\""),
+            json!({}),
+            422,
+            "If-None-Match: expected *",
+        ),
+        ("a b", ALWAYS, json!({}), 422, "topic:"),
+    ] {
+        let refused = put(&served, topic, condition, settings.clone())
+            .await
+            .expect(status);
+        let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.starts_with(text), "{settings}: {detail}");
+    }
+    let topic = served.api.get_json("/v1/topics/new").await;
+    assert_eq!(topic["epoch"], 1);
+    served.end().await;
+}
+
+#[tokio::test]
+async fn the_command_line_creates_topics_and_changes_single_settings() {
+    let server = Server::start();
+    let served = served(&server).await;
+    for url in [None, Some(&*served.url)] {
+        let topic = if url.is_some() { "remote" } else { "local" };
+        let run = async |arguments: &[&str]| {
+            let mut all = arguments.to_vec();
+            all.extend(url.iter().flat_map(|url| ["--url", url]));
+            lisa_manager(&server, &all).run(SOON).await
+        };
+        let settings = ["groups=billing,audit", "max_attempts=3", "retry.base=2s"];
+        let create = [&["topics", "create", topic], &settings[..]].concat();
+        let done = run(&create).await;
+        assert_eq!(done.stdout, format!("{topic} created\n"), "{done:?}");
+        let change = [
+            "topics",
+            "change",
+            topic,
+            "ttl=1h",
+            "retry.kind=list",
+            "retry.delays=1s,5s",
+        ];
+        let done = run(&change).await;
+        assert_eq!(done.stdout, format!("{topic} changed\n"), "{done:?}");
+        let done = run(&change).await;
+        assert_eq!(
+            done.stdout,
+            format!("{topic} has these settings already\n"),
+            "{done:?}"
+        );
+        assert_eq!(
+            run(&["topics", "change", topic, "ttl="]).await.code,
+            Some(0)
+        );
+
+        let there = served.api.get_json(&format!("/v1/topics/{topic}")).await;
+        let there = &there["settings"];
+        assert_eq!(there["groups"], json!(["billing", "audit"]));
+        assert_eq!(
+            (&there["max_attempts"], &there["ttl"]),
+            (&json!(3), &Value::Null)
+        );
+        assert_eq!(
+            (&there["retry"]["kind"], &there["retry"]["delays"]),
+            (&json!("list"), &json!(["1s", "5s"]))
+        );
+
+        for (arguments, code, text) in [
+            (
+                &["topics", "create", topic][..],
+                1,
+                "exists, with changed settings",
+            ),
+            (
+                &["topics", "change", "none", "ttl=1h"],
+                1,
+                "topic none is not registered",
+            ),
+            (
+                &["topics", "change", topic, "tll=1h"],
+                2,
+                "did you mean ttl?",
+            ),
+            (
+                &["topics", "change", topic, "ttl"],
+                2,
+                "expected a setting and its value",
+            ),
+        ] {
+            let failed = run(arguments).await;
+            assert_eq!(failed.code, Some(code), "{failed:?}");
+            assert!(failed.stderr.contains(text), "{failed:?}");
+        }
+    }
+    served.end().await;
+}
