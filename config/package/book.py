@@ -70,7 +70,7 @@ def build(out, mdbook):
         source = pathlib.Path(folder, "docs")
         shutil.copytree(ROOT / DOCS, source)
         for page in sorted(source.rglob("*.md")):
-            page.write_text(outside(f"{DOCS}/{page.relative_to(source)}", DOCS))
+            page.write_text(outside(f"{DOCS}/{page.relative_to(source)}", (DOCS,)))
         environment = dict(os.environ)
         if address():
             environment["MDBOOK_OUTPUT__HTML__GIT_REPOSITORY_URL"] = address().split("/blob/")[0]

@@ -27,7 +27,7 @@ for program in "${programs[@]}"; do
 done
 
 cd "$repository"
-others=$(git ls-files --others -- config 2>/dev/null || true)
+others=$(git ls-files --others -- config shared/docs 2>/dev/null || true)
 [ -z "$others" ] || { echo "not committed, and would be packed: $others" >&2 && exit 1; }
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 # The time of everything in the packages, and the revision in the image: those of the commit.
@@ -85,14 +85,13 @@ done
 
 # The tarball. `cp -r bin share /usr/local` installs it.
 tarball() {
-  local name=lisa-$version-$arch-linux program path
-  mkdir -p "$work/tar/$name"/{bin,config}
+  local name=lisa-$version-$arch-linux program
+  mkdir -p "$work/tar/$name/bin"
   for program in "${programs[@]}"; do cp "$bin/$program" "$work/tar/$name/bin/"; done
   share "$work/tar/$name/share" zsh/site-functions
-  for path in config/*.{toml,yaml} config/lisa.schema.json config/redis.conf config/{grafana,helm,kubernetes,prometheus,systemd}; do
-    if [ -e "$path" ]; then cp -r "$path" "$work/tar/$name/config/"; fi
-  done
-  cp LICENSE README.md CHANGELOG.md SECURITY.md "${licenses[@]}" "$work/tar/$name/"
+  python3 config/package/links.py into "$work/tar/$name" README.md CHANGELOG.md SECURITY.md LICENSE shared/docs \
+    config/*.{toml,yaml} config/lisa.schema.json config/redis.conf config/{grafana,helm,kubernetes,prometheus,systemd}
+  if [ ${#licenses[@]} -gt 0 ]; then cp "${licenses[@]}" "$work/tar/$name/"; fi
   pack "$work/tar" "$name" | gzip -6n >"$out/$name.tar.gz"
 }
 
@@ -111,6 +110,7 @@ installed() { # root, folder of zsh
   cp config/package/lisa.toml "$root/etc/lisa/lisa.toml"
   cp -r config/*.toml config/combined.yaml config/lisa.schema.json config/redis.conf config/{grafana,prometheus} "$doc/examples/"
   cp config/systemd/*.conf "$doc/examples/"
+  python3 config/package/links.py into "$doc" README.md shared/docs
 }
 
 # The Debian package. A pre-release sorts before its release: 0.2.0~rc.1.

@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""Prints a Markdown page for a place without the rest of the repository: `links.py PAGE [FOLDER]`.
+"""Writes Markdown pages for a place without the rest of the repository.
 
-Links that leave FOLDER (by default, all relative links) lead to the repository, at the tag of this version if this commit has it.
-Without an address in Cargo.toml, only their text stays.
+    links.py PAGE               prints a page
+    links.py into OUT PATH…     copies pages, and folders with pages and other files, to OUT, each with its path in the repository
+
+Links to anything else lead to the repository, at the tag of this version if this commit has it. Without an address in Cargo.toml,
+only their text stays.
 """
 
 import functools
 import pathlib
 import posixpath
 import re
+import shutil
 import subprocess
 import sys
 
@@ -30,15 +34,15 @@ def address():
     return f"{values['repository']}/blob/{ref}" if values["repository"] else ""
 
 
-def outside(page, folder):
-    """Returns the text of a page. Both paths are relative to the repository."""
+def outside(page, kept):
+    """Returns the text of a page, which keeps links to these paths and below. All paths are relative to the repository."""
 
     def replace(match):
         path, _, anchor = match["target"].partition("#")
         if not path or ":" in path:
             return match[0]
         target = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
-        if folder and (target + "/").startswith(folder + "/"):
+        if any((target + "/").startswith(path + "/") for path in kept):
             return match[0]
         if not address():
             return match["text"]
@@ -50,8 +54,24 @@ def outside(page, folder):
     return re.sub(rf"^```.*?^```|{LINK.pattern}", lambda match: replace(match) if match["target"] else match[0], (ROOT / page).read_text(), flags=re.M | re.S)
 
 
+def into(out, paths):
+    """Copies pages and folders."""
+    for path in paths:
+        files = [ROOT / path] if (ROOT / path).is_file() else sorted((ROOT / path).rglob("*"))
+        for file in filter(pathlib.Path.is_file, files):
+            name = file.relative_to(ROOT)
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            if file.suffix == ".md":
+                (out / name).write_text(outside(str(name), paths))
+            else:
+                shutil.copyfile(file, out / name)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
-        sys.exit(__doc__)
-    page, *folder = (str(pathlib.Path(name).resolve().relative_to(ROOT)) for name in sys.argv[1:])
-    sys.stdout.write(outside(page, folder[0] if folder else ""))
+    match sys.argv[1:]:
+        case [page]:
+            sys.stdout.write(outside(str(pathlib.Path(page).resolve().relative_to(ROOT)), ()))
+        case ["into", out, first, *more]:
+            into(pathlib.Path(out), (first, *more))
+        case _:
+            sys.exit(__doc__)

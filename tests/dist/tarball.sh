@@ -34,6 +34,21 @@ for file in "$root"/config/*.toml "$root"/config/*.yaml; do
 done
 ok "example configurations"
 
+python3 - "$root" <<'PY' || fail "a link leads nowhere"
+import pathlib, re, sys
+
+links = broken = 0
+for page in pathlib.Path(sys.argv[1]).rglob("*.md"):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    for path in re.findall(r"\]\(([^()\s#:]+)(?:#[^()\s]*)?\)", text):
+        links += 1
+        if not (page.parent / path).exists():
+            broken += 1
+            print(f"{page}: {path}", file=sys.stderr)
+sys.exit(broken > 0 or links < 100)
+PY
+ok "the documentation, whose links lead to files"
+
 # The reason is clear where there is no Redis to start.
 if "${in_root[@]}" "$root" /bin/lisa-manager dev >"$work/dev.log" 2>&1; then fail "dev without redis-server succeeds"; fi
 grep -q redis-server "$work/dev.log" || fail "dev does not say that redis-server is missing"

@@ -148,18 +148,18 @@ pub(super) async fn put(
         .map_err(|error| invalid("topic", &error))?;
     let mode = condition(&headers)?;
     let body = read_limited(body, MAX_SETTINGS, &api.bodies).await?;
-    if api.config.topics.contains_key(&name) {
-        let why = format!(
-            "the managers' configuration declares topic {name}: change topics.{name} there, and reload it"
-        );
-        return Err(Problem::new(ProblemCode::Configured, why));
-    }
     let before = match api.broker.topic(&name).await {
         Ok(topic) => Some(topic),
         Err(BrokerError::UnknownTopic(_)) => None,
         Err(error) => return Err(error.into()),
     };
     let settings = read_settings(&body, before.as_deref(), &api.config.topic_defaults)?;
+    if api.config.topics.contains_key(&name) {
+        let why = format!(
+            "the managers' configuration declares topic {name}: change topics.{name} there, and reload it"
+        );
+        return Err(Problem::new(ProblemCode::Configured, why));
+    }
     let (verb, status, changes) = match &before {
         Some(before) => {
             let changes = topics::differences(before.settings(), &settings);

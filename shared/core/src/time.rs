@@ -240,7 +240,7 @@ pub enum InvalidTime {
     #[error("{0:?} is not an instant: write RFC 3339 with an offset, like 2026-11-21T09:30:00Z")]
     Instant(String),
     /// Farther ahead than the topic allows.
-    #[error("due more than {} ahead, which is the topic's max_delay", format_duration(*limit))]
+    #[error("must be at most {} ahead, the max_delay of the topic", format_duration(*limit))]
     TooFar {
         /// The topic's `max_delay`.
         limit: Duration,

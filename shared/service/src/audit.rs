@@ -3,6 +3,7 @@
 //! An entry is added after the action, with its outcome. Requests that are refused before anything is tried are not recorded.
 
 use std::fmt::Display;
+use std::os::unix::fs::MetadataExt;
 
 use lisa_core::broker::{AUDIT_WITHIN, AuditEntry, Broker};
 use lisa_core::topic::{Group, Topic};
@@ -32,6 +33,10 @@ impl Action {
         let user = ["SUDO_USER", "USER", "LOGNAME"]
             .into_iter()
             .find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
+        let user = user.or_else(|| {
+            let process = std::fs::metadata("/proc/self").ok()?;
+            Some(format!("uid {}", process.uid()))
+        });
         Self::new(broker, "cli", user.unwrap_or_default(), action)
     }
 

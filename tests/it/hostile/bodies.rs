@@ -262,16 +262,19 @@ async fn a_body_that_is_no_object_changes_nothing_on_any_route() {
                 let request = api.request(method.clone(), &path).header("Lisa-Key", "k");
                 let answer = request.body(body).send().await.expect("an answer");
                 let (status, text) = (answer.status(), answer.text().await.expect("a problem"));
-                assert_eq!(status, 422, "{method} {path} {body}: {text}");
-                // An empty body is an object without fields, which each route refuses.
+                // An empty body is an object without fields, which each route refuses: settings because of the topic, which the
+                // configuration declares.
+                let is_settings = body.is_empty() && operation["operationId"] == "put_topic";
+                let refused = if is_settings { 409 } else { 422 };
+                assert_eq!(status, refused, "{method} {path} {body}: {text}");
                 let is_object = !text.contains("body is not valid: expected a JSON object");
                 assert_eq!(is_object, body.is_empty(), "{method} {path} {body}: {text}");
             }
         }
     }
     assert_eq!(
-        routes, 5,
-        "reschedule, also by key, requeue, purge and garbage jobs"
+        routes, 6,
+        "reschedule, also by key, requeue, purge, garbage jobs and settings"
     );
     let lines = [json!([1]), json!([1, null, null]), Value::Null, json!("{}")];
     for result in api.batch("t", &lines).await {

@@ -19,8 +19,13 @@ impl Problem {
     pub fn suggesting_topic(error: BrokerError, broker: &Broker) -> Self {
         match &error {
             BrokerError::UnknownTopic(topic) if may_read() => {
-                let suggestion = broker.suggest_topic(topic);
-                Self::new(ProblemCode::UnknownTopic, format!("{error}{suggestion}"))
+                let help = match broker.suggest_topic(topic) {
+                    none if none.is_empty() => {
+                        format!(": declare it, or run `lisa-manager topics create {topic}`")
+                    }
+                    suggestion => suggestion,
+                };
+                Self::new(ProblemCode::UnknownTopic, format!("{error}{help}"))
             }
             _ => error.into(),
         }

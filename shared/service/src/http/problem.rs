@@ -269,7 +269,9 @@ impl Problem {
     pub fn no_message(topic: &str, id: impl Display, end: Option<Ended>) -> Self {
         let detail = match &end {
             Some(end) => format!("message {id} has ended: {end}"),
-            None => format!("topic {topic} has no message {id}"),
+            None => format!(
+                "topic {topic} has no message {id}: it was not sent, or has ended and is not remembered"
+            ),
         };
         let problem = Self::new(ProblemCode::NotFound, detail).id(id.to_string());
         match end {
