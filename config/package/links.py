@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes Markdown pages for a place without the rest of the repository.
+"""Writes Markdown pages for use outside the repository.
 
     links.py PAGE               prints a page
     links.py into OUT PATH…     copies pages, and folders with pages and other files, to OUT, each with its path in the repository
@@ -35,7 +35,7 @@ def address():
 
 
 def outside(page, kept):
-    """Returns the text of a page, which keeps links to these paths and below. All paths are relative to the repository."""
+    """Returns the text of a page with links kept that lead into these paths. All paths are relative to the repository."""
 
     def replace(match):
         path, _, anchor = match["target"].partition("#")
@@ -55,7 +55,7 @@ def outside(page, kept):
 
 
 def into(out, paths):
-    """Copies pages and folders."""
+    """Copies files and folders, and rewrites the links of pages."""
     for path in paths:
         files = [ROOT / path] if (ROOT / path).is_file() else sorted((ROOT / path).rglob("*"))
         for file in filter(pathlib.Path.is_file, files):

@@ -23,7 +23,7 @@ use futures_util::{Stream, StreamExt, stream};
 use lisa_core::topic::Group;
 use lisa_service::config::KedaConfig;
 use lisa_service::http::auth::{Denied, Scope, Token, TokenSet};
-use lisa_service::http::{Problem, ProblemCode};
+use lisa_service::http::{Problem, ProblemCode, admit_connection};
 use lisa_service::metrics::Metrics;
 use lisa_service::role::{Runtime, StartError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -213,6 +213,7 @@ impl Scaler {
                 })?)
             }
         };
+        admit_connection();
         let trigger = metadata.trigger();
         let trigger = trigger.map_err(|error| Status::invalid_argument(error.to_string()))?;
         Ok((trigger, token))

@@ -124,18 +124,18 @@ impl ToSchema for NewSettings {}
 
 /// Creates a topic, or replaces its settings.
 ///
-/// A setting that the body lacks has the value of `topic_defaults` in the managers' configuration, and one that is `null` its
-/// declared default. Existing groups stay, whether the settings name them or not. Settings that are in force already change
-/// nothing, so a repeated request succeeds.
+/// A setting that the body lacks has the value of `topic_defaults` in the managers' configuration, except `shards`, which stays.
+/// One that is `null` has its built-in default. Existing groups stay, whether the settings name them or not. Settings that are in
+/// force already are a success at any epoch, so a request without a response can be repeated.
 #[utoipa::path(put, operation_id = "put_topic", path = "/v1/topics/{topic}", tag = "topics",
     params(TopicPath,
-        ("If-Match" = Option<String>, Header, pattern = r#"^"[1-9][0-9]{0,17}"$"#, description = "An `ETag` of the topic: changes the settings only if they are still those"),
-        ("If-None-Match" = Option<String>, Header, pattern = r"^\*$", description = "`*`: creates the topic, and changes none that exists")),
+        ("If-Match" = Option<String>, Header, pattern = r#"^"[1-9][0-9]{0,17}"$"#, description = "An `ETag` of the topic: changes it only if it still has this `ETag`, or these settings"),
+        ("If-None-Match" = Option<String>, Header, pattern = r"^\*$", description = "`*`: creates the topic; one that exists must have these settings")),
     request_body = NewSettings,
     responses((status = 200, description = "The topic, with the settings in force; the header `ETag` has the epoch in quotes", body = TopicEntry),
         (status = 201, description = "The new topic", body = TopicEntry),
-        (status = 409, description = "configured: the managers' configuration declares the topic"),
-        (status = 412, description = "precondition_failed: the settings have changed, or the topic exists")))]
+        (status = 409, description = "declared_in_file: the managers' configuration declares the topic"),
+        (status = 412, description = "precondition_failed: the topic has changed, exists, or does not exist")))]
 pub(super) async fn put(
     With(api): With<Api>,
     Path(path): Path<TopicPath>,
@@ -156,9 +156,9 @@ pub(super) async fn put(
     let settings = read_settings(&body, before.as_deref(), &api.config.topic_defaults)?;
     if api.config.topics.contains_key(&name) {
         let why = format!(
-            "the managers' configuration declares topic {name}: change topics.{name} there, and reload it"
+            "the managers' configuration declares topic {name}: edit topics.{name} there, and reload the managers"
         );
-        return Err(Problem::new(ProblemCode::Configured, why));
+        return Err(Problem::new(ProblemCode::DeclaredInFile, why));
     }
     let (verb, status, changes) = match &before {
         Some(before) => {
@@ -196,14 +196,15 @@ fn read_settings(
     };
     let settings: TopicSettings = read_fields_over(body, &defaults)?;
     if before.is_some() && settings.shards != shards {
-        let why =
-            format!("the topic has {shards}: only `lisa-manager topics reshard` changes that");
+        let why = format!(
+            "the topic has {shards}: only `lisa-manager topics reshard` changes the number"
+        );
         return Err(invalid("shards", &why));
     }
     Ok(settings)
 }
 
-/// Returns which settings a request may replace.
+/// Reads the precondition of a request.
 fn condition(headers: &HeaderMap) -> Result<Declare, Problem> {
     let text = |name| headers.get(name).map(HeaderValue::as_bytes);
     match (text(IF_MATCH), text(IF_NONE_MATCH)) {

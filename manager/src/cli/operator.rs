@@ -103,19 +103,22 @@ pub(crate) enum TopicsVerb {
     List,
     /// Create a topic
     ///
-    /// A setting that is not given has the value of topic_defaults in the managers' configuration
+    /// A setting that is not given has the value of topic_defaults in the managers' configuration. Pass --url, or the
+    /// configuration of the managers with --config
     Create {
         /// Topic
         topic: Topic,
-        /// Settings, with the keys of topics.NAME in the configuration, such as lease=1m groups=billing,audit retry.kind=fixed
+        /// Settings, named as under topics.NAME in the configuration, such as lease=1m groups=billing,audit retry.kind=fixed
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<Setting>,
     },
     /// Change settings of a topic, and keep the others
+    ///
+    /// Pass --url, or the configuration of the managers with --config
     Change {
         /// Topic
         topic: Topic,
-        /// Settings to replace, such as lease=1m. An empty value unsets one
+        /// Settings to replace, such as lease=1m. An empty value restores the built-in default
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<Setting>,
     },

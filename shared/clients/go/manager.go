@@ -76,6 +76,16 @@ type Requeued struct {
 	Missing []string
 }
 
+// Topic is a topic with the settings in force.
+type Topic struct {
+	// Topic is its name.
+	Topic string `json:"topic"`
+	// Epoch is the number of changes of its settings.
+	Epoch int `json:"epoch"`
+	// Settings are the settings, as JSON has them.
+	Settings map[string]any `json:"settings"`
+}
+
 // List lists messages, a page at a time. The manager answers it.
 func (c *Client) List(ctx context.Context, topic string, options ListOptions) (MessagePage, error) {
 	where, err := path(messagesPath(topic)...)
@@ -171,4 +181,21 @@ func (c *Client) Requeue(ctx context.Context, topic, group string, ids []string)
 		return Requeued{}, err
 	}
 	return Requeued{*answer.Done, *answer.Found, answer.Missing}, nil
+}
+
+// PutTopic creates a topic, or replaces its settings: those of topics.NAME in the configuration, such as {"lease": "1m"}. One that is
+// missing has the value of topic_defaults of the manager, and a number of shards stays. The manager answers it. If its configuration
+// declares the topic, the error is a [Problem] with the code "declared_in_file".
+func (c *Client) PutTopic(ctx context.Context, topic string, settings map[string]any) (Topic, error) {
+	b := newBody()
+	for name, value := range settings {
+		b.fields[name] = value
+	}
+	content, err := b.json()
+	if err != nil {
+		return Topic{}, err
+	}
+	r := request{method: http.MethodPut, content: content, to: toManager}
+	isComplete := func(a *Topic) bool { return a.Topic != "" && a.Epoch != 0 && a.Settings != nil }
+	return lookup(ctx, c, r, []string{"topics", topic}, nil, isComplete)
 }

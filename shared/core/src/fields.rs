@@ -285,7 +285,8 @@ impl Description {
         Describer::of::<F>().fields
     }
 
-    /// Describes the fields of each table below a struct. Of a table whose fields depend on its values, those of the defaults.
+    /// Describes the fields of each table below a struct. If the fields of a table depend on its values, describes those of the
+    /// default.
     pub fn tables<F: Fields>() -> Vec<(&'static str, Vec<Self>)> {
         Describer::of::<F>().tables
     }

@@ -34,7 +34,7 @@ pub use description::{
 pub use fields::{Query, read_fields, read_fields_over};
 pub use guard::{SQS_ROUTES, check_coding, unknown_route};
 #[cfg(feature = "http2")]
-pub use http2::serve_http2;
+pub use http2::{admit_connection, serve_http2};
 pub use problem::{Problem, ProblemCode};
 pub use reads::{ReadSlot, Reads};
 pub use serve::{Routes, serve};

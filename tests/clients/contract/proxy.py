@@ -148,12 +148,13 @@ class Proxy:
         try:
             await asyncio.wait((answer, left), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
+                left.result()
                 raise ConnectionResetError
             return answer.result().replace(b"connection: close\r\n", b"")
         finally:
             answer.cancel()
             left.cancel()
-            # Two cannot read from the client at the same time.
+            # Two tasks cannot read from the client at the same time.
             await asyncio.wait((answer, left))
             writer.close()
 

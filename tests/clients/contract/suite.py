@@ -41,13 +41,13 @@ class Failure(Exception):
 
 
 class Driver:
-    """A program that uses one client. It runs many scenarios, one after another: a start costs more than most of them."""
+    """A program that drives one client library. It runs many scenarios, one after another: a start costs more than most."""
 
     def __init__(self, command: list[str]) -> None:
         self.command = command
         self.process: Process | None = None
         self.log = bytearray()
-        # The tokens of all deliveries that it has had.
+        # The tokens of all deliveries that it has settled or extended.
         self.tokens: set[str] = set()
 
     async def start(self) -> None:
@@ -81,7 +81,7 @@ class Driver:
 
 
 class Drivers:
-    """The drivers of one client that run no scenario."""
+    """The idle drivers of one client library."""
 
     def __init__(self, command: list[str]) -> None:
         self.command = command

@@ -102,7 +102,7 @@ async fn settings_change_only_if_they_are_those_that_were_read() {
     let refused = put(&served, "new", NEW, json!({})).await.expect(412).json();
     assert_eq!(
         refused["detail"],
-        "topic new exists, with changed settings: it is at epoch 2"
+        "topic new exists with other settings, at epoch 2"
     );
     let refused = put(&served, "other", ("If-Match", "\"1\""), json!({})).await;
     assert_eq!(
@@ -208,7 +208,12 @@ async fn the_command_line_creates_topics_and_changes_single_settings() {
         let run = async |arguments: &[&str]| {
             let mut all = arguments.to_vec();
             all.extend(url.iter().flat_map(|url| ["--url", url]));
-            lisa_manager(&server, &all).run(SOON).await
+            let launch = lisa_manager(&server, &all);
+            let launch = match url {
+                Some(_) => launch,
+                None => launch.config("topics.orders.groups = [\"billing\"]\n"),
+            };
+            launch.run(SOON).await
         };
         let settings = ["groups=billing,audit", "max_attempts=3", "retry.base=2s"];
         let create = [&["topics", "create", topic], &settings[..]].concat();
@@ -227,7 +232,7 @@ async fn the_command_line_creates_topics_and_changes_single_settings() {
         let done = run(&change).await;
         assert_eq!(
             done.stdout,
-            format!("{topic} has these settings already\n"),
+            format!("{topic} already has these settings\n"),
             "{done:?}"
         );
         assert_eq!(
@@ -251,12 +256,17 @@ async fn the_command_line_creates_topics_and_changes_single_settings() {
             (
                 &["topics", "create", topic][..],
                 1,
-                "exists, with changed settings",
+                "exists with other settings",
             ),
             (
                 &["topics", "change", "none", "ttl=1h"],
                 1,
                 "topic none is not registered",
+            ),
+            (
+                &["topics", "change", "orders", "ttl=1h"],
+                1,
+                "the managers' configuration declares topic orders",
             ),
             (
                 &["topics", "change", topic, "tll=1h"],
@@ -274,5 +284,12 @@ async fn the_command_line_creates_topics_and_changes_single_settings() {
             assert!(failed.stderr.contains(text), "{failed:?}");
         }
     }
+    let alone = ["topics", "create", "alone"];
+    let refused = lisa_manager(&server, &alone).run(SOON).await;
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(
+        refused.stderr.contains("pass --url, or --config"),
+        "{refused:?}"
+    );
     served.end().await;
 }

@@ -26,8 +26,8 @@ pub(crate) struct Setting {
 impl FromStr for Setting {
     type Err = &'static str;
 
-    /// Reads a value as JSON, else as text: `3` is a number and `1m` a text. A list is JSON, or texts with commas between them.
-    /// Nothing is `null`.
+    /// Reads a value as JSON, else as text: `3` is a number and `1m` a text. A list is JSON, or texts separated by commas; a list of
+    /// one in a table must be JSON. An empty value is `null`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (key, value) = text
             .split_once('=')
@@ -110,11 +110,15 @@ pub(crate) async fn create(
     settings: Vec<Setting>,
     output: &Output,
 ) -> Result<(), CliError> {
-    let created = put(client, topic, Map::new(), settings, "If-None-Match", "*");
-    report(&created.await?, "created", output)
+    let created = put(client, topic, Map::new(), settings, "If-None-Match", "*").await?;
+    let what = match created.epoch {
+        1 => "created",
+        _ => "already exists with these settings",
+    };
+    report(&created, what, output)
 }
 
-/// Changes settings of a topic, unless others change them at the same time.
+/// Changes settings of a topic. Fails if the topic changes meanwhile.
 pub(crate) async fn change(
     client: &Client,
     topic: &Topic,
@@ -130,7 +134,7 @@ pub(crate) async fn change(
     let tag = format!("\"{}\"", before.epoch);
     let changed = put(client, topic, before.settings, settings, "If-Match", &tag).await?;
     let what = match changed.epoch == before.epoch {
-        true => "has these settings already",
+        true => "already has these settings",
         false => "changed",
     };
     report(&changed, what, output)
@@ -144,6 +148,12 @@ async fn put(
     condition: &'static str,
     value: &str,
 ) -> Result<TopicEntry, CliError> {
+    if let Some(loaded) = client.configuration()
+        && loaded.file.is_none()
+    {
+        let why = "pass --url, or --config with the managers' configuration: it has topic_defaults, and decides about its topics";
+        return Err(CliError::Usage(why.to_owned()));
+    }
     for change in changes {
         // Another kind of policy has other keys.
         if change.key == "retry.kind" {
@@ -155,7 +165,7 @@ async fn put(
     let call = call.header(condition, Some(value));
     let answer = call.json(&settings.into()).answer().await;
     answer.map_err(|error| match error {
-        // It names the settings, which are no options.
+        // The detail names settings, which are not options.
         CliError::Refused(refusal) if refusal.code() == "invalid" => {
             CliError::Usage(refusal.detail().to_owned())
         }

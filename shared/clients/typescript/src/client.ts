@@ -178,6 +178,14 @@ export interface Requeued {
   missing: string[];
 }
 
+/** A topic with the settings in force. */
+export interface Topic {
+  topic: string;
+  /** The number of changes of its settings. */
+  epoch: number;
+  settings: Record<string, unknown>;
+}
+
 /** A client of one relay. */
 export class Lisa {
   readonly #urls: Urls;
@@ -290,6 +298,21 @@ export class Lisa {
     const where = path("topics", topic, "groups", group, "garbage", "requeue");
     const request = { method: "POST", path: where, content: JSON.stringify({ ids }), to: "manager" as const };
     return this.#call(request, (body) => withList("missing", counts(body, "done", "found")) as unknown as Requeued);
+  }
+
+  /**
+   * Creates a topic, or replaces its settings: those of `topics.NAME` in the configuration. One that is missing has the value of
+   * `topic_defaults` of the manager, and a number of shards stays. Throws a `Problem` with the code `declared_in_file` if the
+   * configuration of the manager declares the topic.
+   */
+  async putTopic(topic: string, settings: Readonly<Record<string, unknown>>): Promise<Topic> {
+    if (typeof settings !== "object" || settings === null || Array.isArray(settings)) throw new TypeError("settings: is not an object");
+    const request = { method: "PUT", path: path("topics", topic), content: JSON.stringify(settings), to: "manager" as const };
+    return this.#call(request, (body) => {
+      const answer = counts(object(body, "topic"), "epoch");
+      object(answer.settings);
+      return answer as unknown as Topic;
+    });
   }
 
   /** Pulls messages; none if no message became ready in time. */

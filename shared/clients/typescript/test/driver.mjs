@@ -88,6 +88,7 @@ const commands = {
   cancel_key: ({ topic, key }) => plain(() => lisa.cancelKey(topic, key)),
   reschedule_key: ({ topic, key, options }) => plain(() => lisa.rescheduleKey(topic, key, options)),
   requeue: ({ topic, ids, group }) => plain(() => lisa.requeue(topic, ids, group)),
+  put_topic: ({ topic, settings }) => plain(() => lisa.putTopic(topic, settings)),
   pull: async ({ topic, options }) => {
     const pulled = await attempt(() => lisa.pull(topic, options));
     if (Array.isArray(pulled)) deliveries = pulled;

@@ -15,7 +15,7 @@ const MAX_UNKNOWN: usize = 8;
 #[derive(Debug)]
 pub struct JsonReader<'a> {
     object: &'a Map<String, Json>,
-    /// The fields that the object lacks.
+    /// The values of fields that the object lacks.
     defaults: Option<&'a Map<String, Json>>,
     null_is_missing: bool,
     known: Vec<&'static str>,
@@ -41,8 +41,7 @@ impl<'a> JsonReader<'a> {
         self
     }
 
-    /// Reads fields that the object lacks from another one, in tables below as well. Those of the other that are not read are
-    /// no problem.
+    /// Reads fields that the object lacks from another one, in tables below as well. Unknown fields of the other are ignored.
     #[must_use]
     pub fn over(mut self, defaults: &'a Map<String, Json>) -> Self {
         self.defaults = Some(defaults);
@@ -117,7 +116,10 @@ impl Reader for JsonReader<'_> {
             None => &empty,
         };
         let mut below = JsonReader::new(object);
-        below.defaults = self.defaults.and_then(|all| all.get(name)?.as_object());
+        below.null_is_missing = self.null_is_missing;
+        let is_null = self.object.get(name).is_some_and(Json::is_null);
+        let defaults = self.defaults.filter(|_| !is_null);
+        below.defaults = defaults.and_then(|all| all.get(name)?.as_object());
         let read = F::read_fields(&mut below);
         self.problems
             .extend(below.finish().into_iter().map(|problem| FieldProblem {
@@ -192,6 +194,13 @@ mod tests {
             panic!("{:?}", settings.retry);
         };
         assert_eq!((delay.as_secs(), jitter), (10, 0.5));
+        let (settings, problems) = read(json!({"retry": null}));
+        assert_eq!((settings.retry, problems), (RetryPolicy::default(), vec![]));
+        let (settings, problems) = read(json!({"retry": {"base": null}}));
+        let RetryPolicy::Exponential { base, factor, .. } = settings.retry else {
+            panic!("{:?}", settings.retry);
+        };
+        assert_eq!((base.as_secs(), factor, problems), (1, 3.0, vec![]));
         let (_, problems) = read(json!({"retry": {"bsae": "1s"}}));
         assert_eq!(problems[0].field, "retry.bsae");
     }

@@ -21,7 +21,9 @@ impl Problem {
             BrokerError::UnknownTopic(topic) if may_read() => {
                 let help = match broker.suggest_topic(topic) {
                     none if none.is_empty() => {
-                        format!(": declare it, or run `lisa-manager topics create {topic}`")
+                        format!(
+                            ": declare it in the managers' configuration, or run `lisa-manager topics create {topic}`"
+                        )
                     }
                     suggestion => suggestion,
                 };

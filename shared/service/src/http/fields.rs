@@ -18,7 +18,8 @@ pub fn read_fields<F: Fields>(body: &[u8]) -> Result<F, Problem> {
     read_fields_over(body, &Map::new())
 }
 
-/// Does the same as [`read_fields`], but a missing field is that of `defaults`. One that is `null` has its declared default.
+/// Does the same as [`read_fields`], but a missing field takes its value from `defaults`. One that is `null` has its declared
+/// default.
 ///
 /// # Errors
 /// As [`read_fields`].

@@ -1,8 +1,8 @@
 //! The accept loop of a listener for HTTP/2, which gRPC requires.
 //!
-//! Serves a few clients that call often, not browsers: without limits on the speed of a client, but with few connections. A new
-//! one replaces one without an admitted call, so that strangers replace only each other's. If each has had one, it replaces the
-//! oldest of the address that has the most.
+//! Serves a few clients that call often, not browsers: without limits on the speed of a client, but with few connections. At the
+//! limit, a new connection closes one that has no admitted call, so that strangers close only each other's. If each has had one, it
+//! closes the oldest of the address that has the most.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use futures_util::{FutureExt, TryFutureExt};
+use futures_util::FutureExt;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::rt::Executor;
@@ -43,9 +43,6 @@ const CALLS: u32 = 512;
 const MAX_HEADER_BYTES: u32 = 4 * 1024;
 /// The most bytes of requests that are received before they are read, of one call and of a connection.
 const WINDOWS: (u32, u32) = (64 * 1024, 256 * 1024);
-/// The status of a call in gRPC, and the one of a call without a valid token.
-const STATUS: &str = "grpc-status";
-const UNAUTHENTICATED: &str = "16";
 /// The time without any traffic after which a client must answer a ping.
 const PING_AFTER: Duration = Duration::from_secs(20);
 /// The time that it has to answer.
@@ -54,9 +51,22 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// An open connection.
 struct Open {
     address: IpAddr,
-    /// True once a call was not refused for its token.
-    is_admitted: Arc<AtomicBool>,
+    is_admitted: Admission,
     task: AbortHandle,
+}
+
+/// True once a call of the connection was admitted.
+type Admission = Arc<AtomicBool>;
+
+tokio::task_local! {
+    /// That of the connection whose call the current task answers.
+    static ADMISSION: Admission;
+}
+
+/// Records that the call that the current task answers may be made. Its connection is not closed for that of a stranger.
+pub fn admit_connection() {
+    // A test may call a handler without a connection.
+    let _ = ADMISSION.try_with(|admission| admission.store(true, Ordering::Relaxed));
 }
 
 /// Serves the routes on `listener` until the shutdown, then lets calls finish within the grace period.
@@ -137,7 +147,7 @@ impl Open {
 async fn connection(
     tcp: TcpStream,
     peer: SocketAddr,
-    is_admitted: Arc<AtomicBool>,
+    is_admitted: Admission,
     routes: Routes,
     tls: Tls,
     metrics: Metrics,
@@ -158,13 +168,7 @@ async fn connection(
         request.extensions_mut().insert(ConnectInfo(peer));
         let request = request.map(Body::new);
         let answer = Client::of(&request).scope(routes.router().oneshot(request));
-        let is_admitted = is_admitted.clone();
-        answer.inspect_ok(move |answer| {
-            let status = answer.headers().get(STATUS);
-            if status.is_none_or(|status| status != UNAUTHENTICATED) {
-                is_admitted.store(true, Ordering::Relaxed);
-            }
-        })
+        ADMISSION.scope(is_admitted.clone(), answer)
     });
     let closed = CancellationToken::new();
     let _closes = closed.clone().drop_guard();

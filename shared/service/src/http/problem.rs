@@ -50,8 +50,8 @@ pub enum ProblemCode {
     /// A message with this id was cancelled, and its tombstone still exists.
     Cancelled,
     /// The configuration of the managers declares the topic; nothing was done.
-    Configured,
-    /// The settings are not those that the request names; nothing was done.
+    DeclaredInFile,
+    /// The topic does not meet `If-Match` or `If-None-Match`; nothing was done.
     PreconditionFailed,
     /// The same kind of operation is already in progress; nothing was done.
     Busy,
@@ -139,11 +139,15 @@ impl ProblemCode {
             Self::InFlight => ("in_flight", S::CONFLICT, "message is in flight"),
             Self::Garbage => ("garbage", S::CONFLICT, "message is in garbage"),
             Self::Stale => ("stale", S::CONFLICT, "delivery is stale"),
-            Self::Configured => ("configured", S::CONFLICT, "declared in the configuration"),
+            Self::DeclaredInFile => (
+                "declared_in_file",
+                S::CONFLICT,
+                "declared in the configuration",
+            ),
             Self::PreconditionFailed => (
                 "precondition_failed",
                 S::PRECONDITION_FAILED,
-                "settings have changed",
+                "precondition failed",
             ),
             Self::Busy => ("busy", S::CONFLICT, "already in progress"),
             Self::TooLarge => ("too_large", S::PAYLOAD_TOO_LARGE, "too large"),
@@ -270,7 +274,7 @@ impl Problem {
         let detail = match &end {
             Some(end) => format!("message {id} has ended: {end}"),
             None => format!(
-                "topic {topic} has no message {id}: it was not sent, or has ended and is not remembered"
+                "topic {topic} has no message {id}: it was never sent, or it has ended and left no tombstone"
             ),
         };
         let problem = Self::new(ProblemCode::NotFound, detail).id(id.to_string());

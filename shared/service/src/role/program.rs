@@ -59,14 +59,14 @@ struct Generation {
 }
 
 impl Program {
-    /// Loads the configuration and sets up logging, as [`prepare`] does. From now on, SIGHUP does not end the process. `role` names the roles of the process, for example
+    /// Loads the configuration and sets up logging, as [`prepare`] does. From this call on, SIGHUP does not end the process. `role` names the roles of the process, for example
     /// `consumer` or `manager+producer`. `adjust` changes each loaded configuration.
     ///
     /// # Errors
     /// As [`prepare`].
     ///
     /// # Panics
-    /// Outside a runtime of tokio.
+    /// If called outside a Tokio runtime.
     pub fn prepare(
         role: &'static str,
         flags: Flags,

@@ -26,6 +26,7 @@ type command struct {
 	Callers     int
 	Outcomes    []map[string]any
 	Lease       string
+	Settings    map[string]any
 	Concurrency *int
 	Handler     handler
 	StopAfter   int `json:"stop_after"`
@@ -81,6 +82,9 @@ func (d *driver) answer(c command) any {
 		}
 		done, err := d.client.Requeue(ctx, c.Topic, group, c.IDs)
 		return result(map[string]any{"done": done.Done, "found": done.Found, "missing": texts(done.Missing)}, err)
+	case "put_topic":
+		made, err := d.client.PutTopic(ctx, c.Topic, c.Settings)
+		return result(map[string]any{"topic": made.Topic, "epoch": made.Epoch, "settings": made.Settings}, err)
 	case "pull":
 		return d.pull(ctx, c)
 	case "settle":

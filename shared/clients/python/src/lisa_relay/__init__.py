@@ -39,6 +39,7 @@ from ._types import (
     Retry,
     SendOptions,
     Sent,
+    Topic,
 )
 from ._webhook import InvalidSignature, verify_webhook
 
@@ -79,6 +80,7 @@ __all__ = [
     "SendOptions",
     "Sent",
     "Stale",
+    "Topic",
     "TransportError",
     "Unauthorized",
     "Unavailable",

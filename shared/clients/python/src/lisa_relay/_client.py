@@ -39,6 +39,7 @@ from ._types import (
     RescheduledKey,
     SendOptions,
     Sent,
+    Topic,
 )
 from ._work import Event, Worker, WorkerCalls, check_arguments
 
@@ -163,6 +164,10 @@ class _Client:
     def _requeue(self, topic: str, ids: Iterable[str], group: str) -> flows.Flow[Requeued]:
         request = flows.requeue_request(topic, ids, group)
         return (yield from flows.exchange(request, self._tries, types.reader(Requeued)))
+
+    def _put_topic(self, topic: str, settings: Mapping[str, Any]) -> flows.Flow[Topic]:
+        request = flows.topic_request(topic, settings)
+        return (yield from flows.exchange(request, self._tries, types.reader(Topic)))
 
     def _deliver_now(self, topic: str, message_id: str, key: str | None) -> flows.Flow[Sent]:
         request = flows.message_request("POST", topic, message_id, key, verb="deliver-now")
@@ -295,6 +300,14 @@ class Lisa(_Client):
         If a try has no answer, the next one may report the ids that it has requeued as missing.
         """
         return self._run(self._requeue(topic, ids, group))
+
+    def put_topic(self, topic: str, settings: Mapping[str, Any]) -> Topic:
+        """Creates a topic, or replaces its settings: those of `topics.NAME` in the configuration.
+
+        A setting that is missing has the value of `topic_defaults` of the manager, and a number of shards stays. Raises
+        `Conflict` if the configuration of the manager declares the topic.
+        """
+        return self._run(self._put_topic(topic, settings))
 
     def pull(
         self,
@@ -509,6 +522,14 @@ class AsyncLisa(_Client):
         If a try has no answer, the next one may report the ids that it has requeued as missing.
         """
         return await self._run(self._requeue(topic, ids, group))
+
+    async def put_topic(self, topic: str, settings: Mapping[str, Any]) -> Topic:
+        """Creates a topic, or replaces its settings: those of `topics.NAME` in the configuration.
+
+        A setting that is missing has the value of `topic_defaults` of the manager, and a number of shards stays. Raises
+        `Conflict` if the configuration of the manager declares the topic.
+        """
+        return await self._run(self._put_topic(topic, settings))
 
     async def pull(
         self,

@@ -296,6 +296,13 @@ def requeue_request(topic: str, ids: Iterable[str], group: str) -> Request:
     return with_json("POST", where, {"ids": ids}, "manager")
 
 
+def topic_request(topic: str, settings: Mapping[str, Any]) -> Request:
+    """Returns a request that creates a topic, or replaces its settings."""
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"settings: {settings!r} is not a mapping")
+    return with_json("PUT", path("topics", topic), types.given(settings), "manager")
+
+
 def send(topic: str, payload: types.Payload, options: Mapping[str, Any], tries: int) -> Flow[types.Sent]:
     """Sends one message in a request of its own."""
     content, content_type = types.payload_bytes(payload)

@@ -355,6 +355,15 @@ class Requeued:
 
 
 @dataclass
+class Topic:
+    """A topic with the settings in force. `epoch` is the number of changes of its settings."""
+
+    topic: str
+    epoch: int
+    settings: dict[str, Any]
+
+
+@dataclass
 class DeliveryFields(_Content):
     """A delivery that was pulled, with a lease. `token` settles it, and is a secret."""
 

@@ -15,7 +15,7 @@
 --
 -- Returns created, updated or kept, then the epoch, the settings and the groups now in force; or 'shards' and the number
 --   of shards there, if it differs from the caller's; or 'layout' and the layout there, if it is not this one; or 'epoch' and the
---   epoch there, if it is not `seen`.
+--   epoch there, if it is not `seen` and the settings differ.
 -- Cost O(groups).
 -- Safe to repeat.
 --

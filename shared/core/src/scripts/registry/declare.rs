@@ -19,7 +19,7 @@ pub(crate) struct Declare<'a> {
 pub(crate) enum DeclareMode<'a> {
     /// Keeps them.
     Create,
-    /// Replaces them, if the shard's epoch is still `seen`, or whatever it is. A shard that does not exist has the epoch 0.
+    /// Replaces them if the shard's epoch is still `seen`. `None` accepts any epoch. A missing shard has the epoch 0.
     Update { seen: Option<u64> },
     /// Rewrites them if the shard's epoch is still `seen`, which may be empty or not a number.
     Repair { seen: &'a str },
@@ -39,7 +39,7 @@ pub(crate) enum DeclareReply {
     Shards(u16),
     /// Its keys have this other layout.
     Layout(u64),
-    /// It has this other epoch.
+    /// It has this other epoch, and other settings than the new ones.
     Epoch(u64),
 }
 

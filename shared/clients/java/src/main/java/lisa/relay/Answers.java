@@ -69,6 +69,13 @@ final class Answers {
         return new Requeued(number(body, "done"), number(body, "found"), texts(body, "missing"));
     }
 
+    static Topic topic(Object answer) {
+        Map<?, ?> body = object(answer);
+        Map<String, Object> settings = new LinkedHashMap<>();
+        object(body.get("settings")).forEach((name, value) -> settings.put((String) name, value));
+        return new Topic(text(body, "topic"), number(body, "epoch"), settings);
+    }
+
     /** Reads the deliveries of a pull. A worker has no handlers for more. */
     static List<Delivery> deliveries(Object answer, int max, Lisa lisa, Batcher<Ended> settles) {
         List<?> deliveries = list(object(answer), "deliveries");

@@ -340,6 +340,21 @@ public final class Lisa {
     }
 
     /**
+     * Creates a topic, or replaces its settings. The manager answers it.
+     *
+     * @param topic the topic
+     * @param settings those of {@code topics.NAME} in the configuration, such as {@code Map.of("lease", "1m")}; one that is
+     *     missing has the value of {@code topic_defaults} of the manager, and a number of shards stays
+     * @return the topic, with the settings in force
+     * @throws LisaException if the request failed, or the configuration of the manager declares the topic
+     */
+    public Topic putTopic(String topic, Map<String, ?> settings) {
+        String path = Values.path("topics", Values.text("topic", topic));
+        String body = Json.write(Values.required("settings", settings));
+        return call("PUT", manager + path, Json.encode(body), null, false, Answers::topic);
+    }
+
+    /**
      * Pulls messages. An interrupt ends the pull. It is not repeated if it fails, because a lost answer may hold messages until
      * their leases end: the caller decides.
      *

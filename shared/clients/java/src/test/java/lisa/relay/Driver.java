@@ -58,6 +58,7 @@ final class Driver {
             case "reschedule_key" -> rescheduleKey(topic, Answers.textOrNull(command, "key"), map(command, "options"));
             case "list" -> list(topic, map(command, "options"));
             case "requeue" -> requeue(topic, command);
+            case "put_topic" -> putTopic(topic, map(command, "settings"));
             case "pull" -> pull(topic, map(command, "options"));
             case "settle" -> settle(maps(command, "outcomes"));
             case "settle_many" -> settleMany(maps(command, "outcomes"));
@@ -117,6 +118,13 @@ final class Driver {
         List<String> ids = ((List<?>) command.get("ids")).stream().map(String.class::cast).toList();
         Requeued done = command.get("group") instanceof String group ? lisa.requeue(topic, ids, group) : lisa.requeue(topic, ids);
         return given("done", done.done(), "found", done.found(), "missing", done.missing());
+    }
+
+    private Object putTopic(String topic, Map<?, ?> given) {
+        Map<String, Object> settings = new LinkedHashMap<>();
+        given.forEach((name, value) -> settings.put((String) name, value));
+        Topic made = lisa.putTopic(topic, settings);
+        return given("topic", made.topic(), "epoch", made.epoch(), "settings", made.settings());
     }
 
     private Object pull(String topic, Map<?, ?> options) {
