@@ -36,5 +36,10 @@ has_reports() { lisa-manager stats --output json | jq -e '.topics[] | select(.to
 eventually has_reports
 [ "$(cat "$root"/run/lisa-*.pid)" = "$processes" ] || fail "a reload started another process"
 
+run $page "Create and change topics at run time"
+run $page "Create and change topics at run time" 2
+settings() { lisa-manager topics --output json | jq -c --arg topic "$1" '.topics[] | select(.topic == $topic) | [.groups[], .settings.lease]'; }
+[ "$(settings invoices) $(settings receipts)" = '["archive","billing","2m"] ["billing","2m"]' ] || fail "$(settings invoices) $(settings receipts)"
+
 skip $page systemd 1 "needs systemd and root; make dist-check analyses the units"
 skip $page "Containers and Kubernetes" 1 "needs a cluster; make dist-check validates the manifests and the chart"
