@@ -82,6 +82,7 @@ impl Exporter {
         let options = SpanOptions {
             process: config.otel.process,
             server: server(config.redis.url.endpoint()),
+            sampler_reads_attributes: false,
         };
         Spans::new(&self.provider, options)
     }

@@ -183,34 +183,24 @@ impl Spans {
         started: Option<SystemTime>,
         parent: &Context,
     ) -> Span {
-        let Operation { name, of, kind } = operation;
-        let topic = common.topic.as_str();
-        // Samplers can use these attributes, but not those that are added to the started span.
-        let mut attributes = Vec::with_capacity(12);
-        attributes.extend([
-            KeyValue::new("messaging.system", "lisa"),
-            KeyValue::new("messaging.operation.name", name),
-            KeyValue::new("messaging.operation.type", of),
-            KeyValue::new("messaging.destination.name", topic.to_owned()),
-        ]);
-        if let Some(shard) = common.shard {
-            let shard = shard.to_string();
-            attributes.push(KeyValue::new("messaging.destination.partition.id", shard));
-        }
-        if let Some((address, port)) = &self.0.options.server {
-            attributes.push(KeyValue::new("server.address", address.clone()));
-            attributes.extend(port.map(|port| KeyValue::new("server.port", i64::from(port))));
-        }
-        let builder = SpanBuilder {
-            span_kind: Some(kind),
+        let mut builder = SpanBuilder {
+            span_kind: Some(operation.kind.clone()),
             start_time: started,
-            attributes: Some(attributes),
             links: (!links.is_empty()).then_some(links),
-            ..SpanBuilder::from_name(format!("{name} {topic}"))
+            ..SpanBuilder::from_name(operation.name)
         };
+        let is_early = self.0.options.sampler_reads_attributes;
+        if is_early {
+            builder.name = operation.span_name(common).into();
+            builder.attributes = Some(self.attributes(&operation, common));
+        }
         let span = self.0.tracer.build_with_context(builder, parent);
         let span = Span(parent.with_span(span));
         if span.is_recording() {
+            if !is_early {
+                span.0.span().update_name(operation.span_name(common));
+                span.set(self.attributes(&operation, common));
+            }
             let group = common.group.map(|group| group.as_str().to_owned());
             span.set(group.map(|group| KeyValue::new("messaging.consumer.group.name", group)));
             let client = common.client.map(str::to_owned);
@@ -223,6 +213,35 @@ impl Spans {
             }));
         }
         span
+    }
+
+    /// Returns the attributes that samplers can use.
+    fn attributes(&self, operation: &Operation, common: &CommonAttributes<'_>) -> Vec<KeyValue> {
+        let mut attributes = Vec::with_capacity(12);
+        attributes.extend([
+            KeyValue::new("messaging.system", "lisa"),
+            KeyValue::new("messaging.operation.name", operation.name),
+            KeyValue::new("messaging.operation.type", operation.of),
+            KeyValue::new(
+                "messaging.destination.name",
+                common.topic.as_str().to_owned(),
+            ),
+        ]);
+        if let Some(shard) = common.shard {
+            let shard = shard.to_string();
+            attributes.push(KeyValue::new("messaging.destination.partition.id", shard));
+        }
+        if let Some((address, port)) = &self.0.options.server {
+            attributes.push(KeyValue::new("server.address", address.clone()));
+            attributes.extend(port.map(|port| KeyValue::new("server.port", i64::from(port))));
+        }
+        attributes
+    }
+}
+
+impl Operation {
+    fn span_name(&self, common: &CommonAttributes<'_>) -> String {
+        format!("{} {}", self.name, common.topic)
     }
 }
 
@@ -267,7 +286,9 @@ impl Span {
 
     /// Ends the span now.
     pub fn end(&self) {
-        self.0.span().end();
+        if self.is_recording() {
+            self.0.span().end();
+        }
     }
 
     /// Returns true if the trace of this span is recorded.

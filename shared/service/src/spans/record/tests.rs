@@ -27,6 +27,10 @@ struct Here {
 
 impl Here {
     fn new(process: ProcessContext) -> Self {
+        Self::with(process, true)
+    }
+
+    fn with(process: ProcessContext, sampler_reads_attributes: bool) -> Self {
         let exporter = InMemorySpanExporter::default();
         let provider = SdkTracerProvider::builder()
             .with_simple_exporter(exporter.clone())
@@ -34,6 +38,7 @@ impl Here {
         let options = SpanOptions {
             process,
             server: Some(("redis.example".to_owned(), Some(6379))),
+            sampler_reads_attributes,
         };
         Self {
             spans: Spans::new(&provider, options),
@@ -122,45 +127,47 @@ fn own_context() -> SpanContext {
 
 #[test]
 fn a_send_gives_the_message_its_own_context() {
-    let here = Here::new(ProcessContext::Links);
-    let mut message = message(When::NOW);
-    let span = here
-        .spans
-        .send(&here.sending(), &mut [&mut message], false, NOW);
-    span.due(NOW);
-    let carried = context_of(&message.record.headers).unwrap();
-    drop(span);
-    let span = here.only();
-    assert_eq!(
-        (&*span.name, &span.span_kind),
-        ("send orders", &SpanKind::Producer)
-    );
-    assert_eq!(
-        (carried.trace_id(), carried.span_id(), carried.is_sampled()),
-        (
-            span.span_context.trace_id(),
-            span.span_context.span_id(),
-            true
-        )
-    );
-    assert!(message.record.headers.get("tracestate").is_none());
-    assert_eq!(span.parent_span_id, SpanId::INVALID);
-    assert!(span.links.is_empty());
-    assert_eq!(
-        attributes(&span),
-        BTreeMap::from([
-            ("messaging.system", text("lisa")),
-            ("messaging.operation.name", text("send")),
-            ("messaging.operation.type", text("send")),
-            ("messaging.destination.name", text("orders")),
-            ("messaging.destination.partition.id", text("3")),
-            ("messaging.message.id", text("order-7")),
-            ("server.address", text("redis.example")),
-            ("server.port", Value::I64(6379)),
-            ("lisa.delivery_timestamp", Value::I64(1_700_000_000_000)),
-        ])
-    );
-    assert!(!format!("{span:?}").contains("secret"));
+    for sampler_reads_attributes in [true, false] {
+        let here = Here::with(ProcessContext::Links, sampler_reads_attributes);
+        let mut message = message(When::NOW);
+        let span = here
+            .spans
+            .send(&here.sending(), &mut [&mut message], false, NOW);
+        span.due(NOW);
+        let carried = context_of(&message.record.headers).unwrap();
+        drop(span);
+        let span = here.only();
+        assert_eq!(
+            (&*span.name, &span.span_kind),
+            ("send orders", &SpanKind::Producer)
+        );
+        assert_eq!(
+            (carried.trace_id(), carried.span_id(), carried.is_sampled()),
+            (
+                span.span_context.trace_id(),
+                span.span_context.span_id(),
+                true
+            )
+        );
+        assert!(message.record.headers.get("tracestate").is_none());
+        assert_eq!(span.parent_span_id, SpanId::INVALID);
+        assert!(span.links.is_empty());
+        assert_eq!(
+            attributes(&span),
+            BTreeMap::from([
+                ("messaging.system", text("lisa")),
+                ("messaging.operation.name", text("send")),
+                ("messaging.operation.type", text("send")),
+                ("messaging.destination.name", text("orders")),
+                ("messaging.destination.partition.id", text("3")),
+                ("messaging.message.id", text("order-7")),
+                ("server.address", text("redis.example")),
+                ("server.port", Value::I64(6379)),
+                ("lisa.delivery_timestamp", Value::I64(1_700_000_000_000)),
+            ])
+        );
+        assert!(!format!("{span:?}").contains("secret"));
+    }
 }
 
 #[test]
