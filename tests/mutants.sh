@@ -291,6 +291,10 @@ history of all: lateness without zeros|note_total.lua|(count or '0')|(count or '
 history of all: in the other stream|note_total.lua|is_quarter and SERIES15 or SERIES|SERIES
 history: lateness without zeros|note_sample.lua|sample, zeros = sample .. zeros, ''|sample, zeros = sample .. ' ' .. count, ''
 history: lateness on a shard that is gone|observe.lua|redis.call('HEXISTS', CONF, 'layout') == 0|false
+settings go back on a shard|declare.lua|local replaces = mode == 'update' and not (version and there > version)|local replaces = mode == 'update'
+settings missed by a shard|declare.lua|elseif version and version > there and conf[4] ~= settings then|elseif false then
+settings changed under a condition|declare.lua|elseif mode == 'update' and seen ~= ''|elseif false and seen ~= ''
+resharding loses settings|declare.lua|if conf[8] and is_whole and not keeps then|if false then
 LIST
 }
 
@@ -375,6 +379,7 @@ plant() { # file, text, replacement
 suite_of() {
     case $1 in
     heads*) echo scripts::heads:: ;;
+    settings*) echo scripts::declare:: ;;
     stats*) echo scripts::stats:: ;;
     "history of all"*) echo scripts::note_total:: ;;
     history*) echo scripts::note_sample:: ;;

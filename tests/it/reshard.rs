@@ -1,6 +1,7 @@
 //! Resharding while a topic is in use: no message is lost, duplicated or out of order, whichever process stops at any
 //! point.
 
+mod changed;
 mod counts;
 mod gone;
 mod groups;
@@ -252,7 +253,7 @@ async fn another_number_meanwhile_is_refused_and_the_same_goes_on() {
         .to_string();
     assert_eq!(
         error,
-        "topic t is being resharded to 3 shards: wait until that has finished"
+        "topic t is being resharded to 3 shards: try again when that has finished; if `lisa-manager topics reshard` was interrupted, run it again"
     );
     let topic = open(&relay, 3).await;
     migrate_out(relay.broker(), &topic).await;

@@ -56,7 +56,7 @@ pub(crate) use maintenance::page::{Page, PageItem, PageOfGarbage, PageOfRetry, P
 pub(crate) use maintenance::reclaim::{Reclaim, ReclaimItem};
 pub(crate) use maintenance::stats::{GroupCounts, Stats, StatsReply};
 pub(crate) use registry::change_garbage_job::ChangeGarbageJob;
-pub(crate) use registry::declare::{Declare, DeclareMode, DeclareReply};
+pub(crate) use registry::declare::{Declare, DeclareMode, DeclareReply, Declared};
 pub(crate) use registry::heartbeat::Heartbeat;
 pub(crate) use registry::note_counts::NoteCounts;
 pub(crate) use registry::note_fires::NoteFires;

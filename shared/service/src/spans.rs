@@ -43,8 +43,8 @@ pub struct SpanOptions {
     pub process: ProcessContext,
     /// The address of Redis, with its port unless it is a path.
     pub server: Option<(String, Option<u16>)>,
-    /// Whether the sampler of the provider reads names and attributes, as the conventions let it. If not, a span that is not
-    /// recorded is made without them, in about half the time. The default is true.
+    /// True if the sampler of the provider may read names and attributes. Otherwise, a span that is not recorded is made without
+    /// them, which takes half the time. The default is true.
     pub sampler_reads_attributes: bool,
 }
 

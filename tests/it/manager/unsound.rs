@@ -62,13 +62,14 @@ impl Ward {
         let _: redis::Value = done.unwrap_or_else(|error| panic!("{words:?}: {error}"));
     }
 
-    /// The settings of a shard, without the counter of their changes.
+    /// The settings of a shard, without the counter and the time of their changes.
     async fn conf(&self, shard: u16) -> BTreeMap<String, String> {
         let mut get = cmd("HGETALL");
         get.arg(format!("lisa:v1:{{t:{shard}}}:conf"));
         let mut connection = self.server.connection().await;
         let mut conf: BTreeMap<String, String> = get.query_async(&mut connection).await.unwrap();
         conf.remove("epoch");
+        conf.remove("version");
         conf
     }
 
@@ -158,6 +159,31 @@ async fn settings_that_some_shard_has_are_found_and_repaired() {
         assert_eq!(checkup.findings, [], "{damage:?}");
         assert!(checkup.is_healthy());
     }
+}
+
+#[tokio::test]
+async fn settings_that_differ_from_those_of_the_first_shard_are_found_and_repaired() {
+    let ward = Ward::new().await;
+    let before = [ward.conf(0).await, ward.conf(1).await];
+    let other = TopicSettings {
+        max_attempts: 9,
+        ..settings()
+    };
+    ward.command(&["DEL", "lisa:v1:{t:1}:conf"]).await;
+    ward.command(&["RENAME", "lisa:v1:{t:0}:conf", "lisa:v1:{t:0}:aside"])
+        .await;
+    ward.declare(&other, Declare::Create).await;
+    ward.command(&["RENAME", "lisa:v1:{t:0}:aside", "lisa:v1:{t:0}:conf"])
+        .await;
+    let seen = "conf: the settings are not those of shard 0";
+    for (repair, outcome) in [(false, Outcome::Found), (true, Outcome::Repaired)] {
+        let checkup = ward.examine(repair).await;
+        let expected = [(Shard::new(1), outcome, seen)];
+        assert_eq!(reported(&checkup, Fault::Settings), expected);
+        assert_eq!(checkup.findings.len(), 1, "{checkup:#?}");
+    }
+    assert_eq!([ward.conf(0).await, ward.conf(1).await], before);
+    assert!(ward.examine(false).await.is_healthy());
 }
 
 #[tokio::test]

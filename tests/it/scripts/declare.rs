@@ -1,9 +1,11 @@
 //! declare: makes a topic once, keeps or replaces its settings, and keeps its number of shards.
 
-use lisa_core::broker::{BrokerError, Declare};
+use std::collections::BTreeMap;
+
+use lisa_core::broker::{Broker, BrokerError, Declare, Retirement};
 use lisa_core::topic::{Topic, TopicSettings};
-use lisa_tests::Relay;
-use lisa_tests::relay::settings;
+use lisa_tests::relay::{self, settings};
+use lisa_tests::{Relay, SOON, Server};
 use redis::cmd;
 
 #[tokio::test]
@@ -110,6 +112,7 @@ async fn a_field_that_somebody_took_away_is_written_again_and_the_others_stay() 
     let (name, settings) = (relay.topic().name(), relay.topic().settings());
     let mut before = relay.hash("conf").await;
     before.remove("epoch");
+    before.remove("version");
     for (epoch, field) in [(2, "shards"), (3, "groups"), (4, "settings"), (5, "class")] {
         let mut delete = cmd("HDEL");
         delete.arg(relay.key("conf")).arg(field);
@@ -119,6 +122,7 @@ async fn a_field_that_somebody_took_away_is_written_again_and_the_others_stay() 
             assert_eq!(declared.await.unwrap().epoch(), epoch, "{field}");
             let mut conf = relay.hash("conf").await;
             assert_eq!(conf.remove("epoch"), Some(epoch.to_string()));
+            assert!(conf.remove("version").is_some());
             assert_eq!(conf, before, "{field}");
         }
     }
@@ -193,4 +197,121 @@ async fn a_group_that_was_lost_is_made_again_from_the_first_entry() {
     let again = relay.read_one().await;
     assert_eq!(again.id, Some(lisa_tests::relay::id("a")));
     relay.assert_conserved().await;
+}
+
+/// A topic on several shards.
+async fn of_shards(shards: u16) -> Relay {
+    let settings = TopicSettings {
+        shards,
+        ..settings()
+    };
+    Relay::with("declare", settings).await
+}
+
+fn conf_key(relay: &Relay, shard: u16) -> String {
+    let shard = format!("{{t:{shard}}}");
+    relay.key("conf").replace("{t:0}", &shard)
+}
+
+/// The `conf` of a shard.
+async fn conf(relay: &Relay, shard: u16) -> BTreeMap<String, String> {
+    let key = conf_key(relay, shard);
+    relay.command(cmd("HGETALL").arg(key)).await
+}
+
+#[tokio::test]
+async fn a_change_that_stopped_between_two_shards_is_completed_by_any_declaration() {
+    let relay = of_shards(3).await;
+    let name = relay.topic().name();
+    let missed = conf(&relay, 2).await;
+    let changed = TopicSettings {
+        max_attempts: 9,
+        groups: ["default", "more"]
+            .map(|group| group.parse().unwrap())
+            .to_vec(),
+        ..relay.topic().settings().clone()
+    };
+    let declare = async |settings, mode| relay.broker().declare(name, settings, mode).await;
+    declare(&changed, Declare::Update).await.unwrap();
+    let whole = conf(&relay, 2).await;
+    let key = conf_key(&relay, 2);
+    let _: u64 = relay.command(cmd("DEL").arg(&key)).await;
+    let _: u64 = relay.command(cmd("HSET").arg(&key).arg(&missed)).await;
+    // The sweep of a manager declares what it knows, which may be older.
+    let held = declare(relay.topic().settings(), Declare::Create)
+        .await
+        .unwrap();
+    assert_eq!(held.settings(), &changed);
+    assert_eq!(conf(&relay, 2).await, whole);
+    let before = relay.snapshot().await;
+    declare(relay.topic().settings(), Declare::Create)
+        .await
+        .unwrap();
+    assert_eq!(before.diff(&relay.snapshot().await), "");
+}
+
+#[tokio::test]
+async fn of_concurrent_updates_all_shards_keep_the_same_one() {
+    let relay = of_shards(16).await;
+    let connection = relay::connection(Server::shared()).await;
+    let namespace = relay.broker().namespace();
+    let process = || Broker::new(connection.clone(), namespace.clone(), SOON, None);
+    for round in 0..10 {
+        let update = async |broker: Broker, writer: u32| {
+            let settings = TopicSettings {
+                max_attempts: 10 + 4 * round + writer,
+                ..relay.topic().settings().clone()
+            };
+            let declared = broker.declare(relay.topic().name(), &settings, Declare::Update);
+            declared.await.unwrap();
+        };
+        tokio::join!(
+            update(process(), 0),
+            update(process(), 1),
+            update(process(), 2)
+        );
+        let first = conf(&relay, 0).await;
+        for shard in 1..16 {
+            let conf = conf(&relay, shard).await;
+            for field in ["settings", "version"] {
+                assert_eq!(conf[field], first[field], "round {round}, shard {shard}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_group_that_was_removed_does_not_come_back_with_its_name_in_the_settings() {
+    let relay = of_shards(2).await;
+    let name = relay.topic().name();
+    let both = TopicSettings {
+        groups: ["default", "more"]
+            .map(|group| group.parse().unwrap())
+            .to_vec(),
+        ..relay.topic().settings().clone()
+    };
+    let declare = async |mode| relay.broker().declare(name, &both, mode).await.unwrap();
+    let topic = declare(Declare::Update).await;
+    let more = "more".parse().unwrap();
+    let retired = relay
+        .broker()
+        .retire(&topic, &more, Some(Retirement::Drop))
+        .await;
+    retired.unwrap();
+    for shard in topic.shards() {
+        relay
+            .broker()
+            .remove_group(&topic, shard, &more)
+            .await
+            .unwrap();
+    }
+    let topic = declare(Declare::Create).await;
+    for shard in [0, 1] {
+        assert_eq!(conf(&relay, shard).await["groups"], "default");
+    }
+    assert_eq!(topic.groups().len(), 1);
+    declare(Declare::Update).await;
+    for shard in [0, 1] {
+        assert_eq!(conf(&relay, shard).await["groups"], "default more");
+    }
 }

@@ -88,7 +88,10 @@ pub enum BrokerError {
         there: u64,
     },
     /// The topic is being resharded to another number of shards.
-    #[error("topic {topic} is being resharded to {to} shards: wait until that has finished")]
+    #[error(
+        "topic {topic} is being resharded to {to} shards: try again when that has finished; if `lisa-manager topics reshard` \
+         was interrupted, run it again"
+    )]
     Resharding {
         /// The topic.
         topic: Topic,

@@ -17,7 +17,9 @@ use crate::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle};
 use crate::keys::{LAYOUT, RegistryKeys, ShardKeys};
 use crate::misspelling::suggestion;
 use crate::redis::{ConnectionError, ConnectionErrorKind};
-use crate::scripts::{DeclareMode, DeclareReply, Heartbeat, Operation, Register, unexpected};
+use crate::scripts::{
+    self, DeclareMode, DeclareReply, Declared, Heartbeat, Operation, Register, unexpected,
+};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
 
 /// The treatment of settings that Redis already holds.
@@ -100,54 +102,80 @@ impl Broker {
     ) -> Result<Arc<TopicHandle>, BrokerError> {
         let text =
             serde_json::to_string(settings).map_err(|error| self.bad_settings(topic, &error))?;
-        let (mut newest, mut held, mut names) = (0, text.clone(), String::new());
-        let first = map.old.end;
-        for shard in (first..first + settings.shards).map(Shard::new) {
-            let keys = ShardKeys::new(&self.inner.namespace, topic, shard, groups);
-            let call = crate::scripts::Declare {
-                mode: match mode {
-                    Declare::Create => DeclareMode::Create,
-                    // The first shard decides.
-                    Declare::UpdateAt(epoch) if shard == Shard::new(first) => {
-                        DeclareMode::Update { seen: Some(epoch) }
-                    }
-                    Declare::Update | Declare::UpdateAt(_) => DeclareMode::Update { seen: None },
-                },
-                groups,
-                settings,
-                text: &text,
-            };
-            let reply = self.run(&keys, &call).await?;
-            match reply.map_err(|_| BrokerError::UnknownTopic(topic.clone()))? {
-                DeclareReply::Declared {
-                    changed,
-                    epoch,
-                    settings,
-                    groups: all,
-                } => {
-                    if changed {
-                        tracing::info!(%topic, %shard, epoch, "declared");
-                    }
-                    if epoch > newest {
-                        (newest, held, names) = (epoch, settings, all);
-                    }
-                }
-                DeclareReply::Layout(there) => return Err(self.other_layout(topic, there)),
-                DeclareReply::Epoch(there) => {
-                    let topic = topic.clone();
-                    return Err(BrokerError::Epoch { topic, there });
-                }
-                DeclareReply::Shards(there) => {
-                    return Err(BrokerError::Fixed {
-                        topic: topic.clone(),
-                        there,
-                        here: settings.shards,
-                    });
-                }
-            }
+        let (first, count) = (map.old.end, settings.shards);
+        let mode_of_first = match mode {
+            Declare::Create => DeclareMode::Create,
+            Declare::Update => DeclareMode::Update { seen: None },
+            Declare::UpdateAt(epoch) => DeclareMode::Update { seen: Some(epoch) },
+        };
+        let call = scripts::Declare {
+            mode: mode_of_first,
+            groups,
+            settings,
+            text: &text,
+            version: None,
+        };
+        // The first shard decides which settings are in force, and the others follow.
+        let decided = self.declare_shard(topic, Shard::new(first), &call).await?;
+        // If this process stops now, the managers make the other shards follow.
+        self.register(topic, count, decided.epoch).await?;
+        let is_other = decided.settings != text;
+        let in_force = match is_other {
+            true => &serde_json::from_str(&decided.settings)
+                .map_err(|error| self.bad_settings(topic, &error))?,
+            false => settings,
+        };
+        let there = self.groups_in(topic, &decided.groups)?;
+        let lasting = there.into_iter().filter(|group| !group.is_of_instance());
+        let (mode, groups) = match mode {
+            Declare::Create => (DeclareMode::Create, lasting.collect()),
+            _ => (DeclareMode::Update { seen: None }, groups.to_vec()),
+        };
+        let call = scripts::Declare {
+            mode,
+            groups: &groups,
+            settings: in_force,
+            text: &decided.settings,
+            version: Some(decided.version),
+        };
+        for shard in (first + 1..first + count).map(Shard::new) {
+            self.declare_shard(topic, shard, &call).await?;
         }
-        self.register(topic, settings.shards, newest).await?;
-        self.remember(topic, newest, &held, &names, map).await
+        let Declared {
+            epoch,
+            settings,
+            groups,
+            ..
+        } = decided;
+        self.remember(topic, epoch, &settings, &groups, map).await
+    }
+
+    /// Declares one shard.
+    pub(super) async fn declare_shard(
+        &self,
+        topic: &Topic,
+        shard: Shard,
+        call: &scripts::Declare<'_>,
+    ) -> Result<Declared, BrokerError> {
+        let keys = ShardKeys::new(&self.inner.namespace, topic, shard, call.groups);
+        let reply = self.run(&keys, call).await?;
+        let topic = topic.clone();
+        match reply.map_err(|_| BrokerError::UnknownTopic(topic.clone()))? {
+            DeclareReply::Declared(declared) => {
+                if declared.changed {
+                    tracing::info!(%topic, %shard, epoch = declared.epoch, "declared");
+                }
+                Ok(declared)
+            }
+            DeclareReply::Layout(there) => Err(self.other_layout(&topic, there)),
+            DeclareReply::Epoch(there) => Err(BrokerError::Epoch { topic, there }),
+            DeclareReply::Resharding(to) => Err(BrokerError::Resharding { topic, to }),
+            DeclareReply::Shards(there) => Err(BrokerError::Fixed {
+                topic,
+                there,
+                here: call.settings.shards,
+            }),
+        }
     }
 
     /// Lists a topic at an epoch in the registry.

@@ -41,6 +41,8 @@ struct Opening<'a> {
     /// The settings with the new number of shards.
     settings: &'a TopicSettings,
     old: Range<u16>,
+    /// The version of the settings.
+    version: u64,
     /// An arrival number above any on the old shards.
     arrivals: u64,
 }
@@ -67,10 +69,11 @@ impl Opening<'_> {
             groups: self.handle.groups(),
             settings: self.settings,
             text: &text,
+            version: Some(self.version),
         };
         for keys in self.shards() {
             let declared = self.broker.run(&keys, &call).await?;
-            if !matches!(declared, Ok(DeclareReply::Declared { .. })) {
+            if !matches!(declared, Ok(DeclareReply::Declared(_))) {
                 return Err(BrokerError::Changing(name.clone()));
             }
         }
@@ -119,33 +122,39 @@ impl Broker {
         if now == shards {
             return Ok(Resharded::Same);
         }
-        let mut settings = handle.settings().clone();
-        settings.shards = shards;
-        let checked = settings.check();
+        let with_new_number = |handle: &TopicHandle| TopicSettings {
+            shards,
+            ..handle.settings().clone()
+        };
+        let checked = with_new_number(&handle).check();
         checked.map_err(|problems| self.bad_settings(topic, &problems[0]))?;
         let old = handle.open()..handle.open() + now;
         if old.end.checked_add(shards).is_none() {
             let error = "no shard numbers left (the last is 65535): it was resharded too often";
             return Err(self.bad_settings(topic, &error));
         }
-        // The first caller decides on the number. The field is removed together with the shard.
-        let begun = self.begin(&handle, old.start, shards).await?;
+        let most = MOST_ARRIVALS - ARRIVALS_MEANWHILE;
+        if self.most_arrivals(&handle).await? > most {
+            let error = "no arrival numbers left: too many messages have arrived";
+            return Err(self.bad_settings(topic, &error));
+        }
+        // The first caller decides on the number. The field is removed together with the shard. From now on, the settings of
+        // the old shards stay as they are, so those read now are the ones that the new shards get.
+        let (begun, version) = self.begin(&handle, old.start, shards).await?;
         if begun != shards {
             return Err(already(begun));
         }
-        let arrivals = self.most_arrivals(&handle).await? + ARRIVALS_MEANWHILE;
-        if arrivals > MOST_ARRIVALS {
-            return Err(self.bad_settings(
-                topic,
-                &"no arrival numbers left: too many messages have arrived",
-            ));
+        let handle = self.load(topic).await?.ok_or_else(unknown)?;
+        if handle.open() != old.start {
+            return Err(BrokerError::Changing(topic.clone()));
         }
         let opening = Opening {
             broker: self,
             handle: &handle,
-            settings: &settings,
+            settings: &with_new_number(&handle),
             old: old.clone(),
-            arrivals,
+            version,
+            arrivals: self.most_arrivals(&handle).await? + ARRIVALS_MEANWHILE,
         };
         opening.declare().await?;
         opening.open(Some(Shard::new(old.start))).await?;
@@ -162,12 +171,21 @@ impl Broker {
         Ok(Resharded::UnderWay(handle))
     }
 
-    /// Records the new number of shards of a topic, unless one is recorded already. Returns the recorded number.
-    async fn begin(&self, handle: &TopicHandle, first: u16, to: u16) -> Result<u16, BrokerError> {
+    /// Records the new number of shards of a topic, unless one is recorded already. Returns the recorded number, and the version
+    /// of the settings.
+    async fn begin(
+        &self,
+        handle: &TopicHandle,
+        first: u16,
+        to: u16,
+    ) -> Result<(u16, u64), BrokerError> {
         let conf = &handle.keys(Shard::new(first))?.conf;
         let set = command("HSETNX", conf).arg("resharding").arg(to);
         self.ask::<()>(set).await?;
-        self.ask(command("HGET", conf).arg("resharding")).await
+        let fields = command("HMGET", conf).arg(&["resharding", "version"]);
+        let (begun, version): (u16, Option<u64>) = self.ask(fields).await?;
+        // Older releases wrote no version.
+        Ok((begun, version.unwrap_or(1)))
     }
 
     /// Returns the highest arrival number of all shards.

@@ -47,6 +47,7 @@ impl From<BrokerError> for Problem {
             }
             BrokerError::Changing(_)
             | BrokerError::Undeclared(_)
+            | BrokerError::Resharding { .. }
             | BrokerError::ShardGone { .. } => ProblemCode::Unavailable,
             BrokerError::Connection(connection)
                 if connection.kind == ConnectionErrorKind::Unavailable =>

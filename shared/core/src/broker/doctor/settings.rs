@@ -5,6 +5,7 @@
 //! topic. A key of another type was made by someone else, and is left for the operator to judge.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use redis::Value;
 
@@ -25,6 +26,9 @@ const DECLARE: &str = "no shard has valid settings: restart a manager whose conf
 /// The advice to follow first, if the first shard may have held more than its settings.
 const RESHARDED: &str = "if the topic was ever resharded, first point this conf to its first current shard \
                          (HSET … next N)";
+
+/// The time that a change of the settings takes at most to reach all shards, unless its process was stopped.
+const CHANGE_WITHIN: Duration = Duration::from_secs(1);
 
 /// The content of a shard's `conf`.
 struct Conf {
@@ -146,6 +150,8 @@ impl Broker {
             }
             tries.next().await?;
         };
+        self.look_at_differences(topic, shards, &frame, repair, checkup)
+            .await?;
         let mut unsound = BTreeSet::new();
         for (shard, strangers) in &frame.strangers {
             unsound.insert(*shard);
@@ -185,6 +191,39 @@ impl Broker {
             }
         }
         Ok(unsound)
+    }
+
+    /// Looks for shards whose settings are not those of the first shard, which decides. A change in progress is not reported.
+    async fn look_at_differences(
+        &self,
+        topic: &Topic,
+        shards: u16,
+        frame: &Frame,
+        repair: bool,
+        checkup: &mut Checkup,
+    ) -> Result<(), BrokerError> {
+        if frame.differing().next().is_none() {
+            return Ok(());
+        }
+        tokio::time::sleep(CHANGE_WITHIN).await;
+        let later = self.frame(topic, shards).await?;
+        for (shard, conf) in later.differing() {
+            let before = frame.confs.get(&shard);
+            if before.is_none_or(|before| before.epoch != conf.epoch) {
+                continue;
+            }
+            let first = Shard::new(later.map.old.end);
+            let seen = format!("conf: the settings are not those of shard {first}");
+            let origin = later.origin_of_all();
+            let outcome = match origin {
+                Some(origin) if repair && self.repair_conf(topic, shard, conf, &origin).await? => {
+                    Outcome::Repaired
+                }
+                _ => Outcome::Found,
+            };
+            checkup.add(about(shard, Fault::Settings, outcome, seen));
+        }
+        Ok(())
     }
 
     /// Returns the shard map of a topic, or the default if its first shard is unreadable.
@@ -284,16 +323,14 @@ impl Broker {
             groups,
             settings,
             text,
+            version: None,
         };
         let reply = self.run(&keys, &call).await?;
         match reply.map_err(|_| BrokerError::UnknownTopic(topic.clone()))? {
-            DeclareReply::Declared {
-                changed: true,
-                epoch,
-                ..
-            } => {
+            DeclareReply::Declared(declared) if declared.changed => {
                 // Processes that know the topic read it again.
-                self.register(topic, settings.shards, epoch).await?;
+                self.register(topic, settings.shards, declared.epoch)
+                    .await?;
                 Ok(true)
             }
             _ => Ok(false),
@@ -309,6 +346,29 @@ struct Origin<'a> {
 }
 
 impl Frame {
+    /// Returns what the first shard that is not retiring has, if that is sound.
+    fn origin_of_all(&self) -> Option<Origin<'_>> {
+        let shard = Shard::new(self.map.old.end);
+        let conf = self.confs.get(&shard)?;
+        let sound = conf.problems.is_empty().then_some(conf)?;
+        Some(Origin {
+            shard,
+            settings: sound.settings.as_ref()?,
+            groups: sound.groups.as_deref()?,
+        })
+    }
+
+    /// Returns the sound shards that are not retiring and have other settings than the first of them.
+    fn differing(&self) -> impl Iterator<Item = (Shard, &Conf)> {
+        let first = self.origin_of_all();
+        let text = first.map(|first| first.settings.text.as_str());
+        let others = self.confs.range(Shard::new(self.map.old.end)..);
+        others.filter_map(move |(shard, conf)| {
+            let own = conf.settings.as_ref()?.text.as_str();
+            (conf.problems.is_empty() && own != text?).then_some((*shard, conf))
+        })
+    }
+
     fn origin<'a>(&'a self, shard: Shard, conf: &'a Conf) -> Option<Origin<'a>> {
         let own = (conf.settings.as_ref(), conf.groups.as_deref());
         let of = |shard, other: &'a Conf| {

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- declare: registers one shard of a topic or updates its settings, and creates its groups.
 --
--- KEYS[1] conf           hash    epoch, class, groups, settings, rules
+-- KEYS[1] conf           hash    epoch, version, class, groups, settings, rules
 -- Then, for each group: ready, a stream with one entry for each delivery
 -- ARGV[1] mode           word    create (keeps what exists), update (replaces the settings, adds groups) or repair (rewrites
 --                                all that a declaration writes, unless the settings have changed since `seen`)
@@ -11,18 +11,23 @@
 -- ARGV[5] needs_general  flag    1 if the settings need more than a plain topic has
 -- ARGV[6] seen           text    with repair: the epoch that was seen, or empty. With update: the epoch at which the settings may
 --                                be replaced by different ones, 0 for a new topic, or empty for any
--- ARGV[7] rules          pairs   fields of `conf` that the scripts read, and their values
+-- ARGV[7] version        ms      of the settings, as the first shard has it: when they came into force there. The other shards never
+--                                go back to an older version, and take a newer one in any mode. Empty for the first shard, which
+--                                decides
+-- ARGV[8] rules          pairs   fields of `conf` that the scripts read, and their values
 --
--- Returns created, updated or kept, then the epoch, the settings and the groups now in force; or 'shards' and the number
---   of shards there, if it differs from the caller's; or 'layout' and the layout there, if it is not this one; or 'epoch' and the
---   epoch there, if it is not `seen` and the settings differ.
+-- Returns created, updated or kept, then the epoch, the settings, the groups and the version now in force; or 'shards' and the
+--   number of shards there, if it differs from the caller's; or 'layout' and the layout there, if it is not this one; or 'epoch'
+--   and the epoch there, if it is not `seen` and the settings differ; or 'resharding' and the new number of shards: until they are
+--   in use, no settings are replaced, because the new shards would not get them.
 -- Cost O(groups).
--- Safe to repeat.
+-- Safe to repeat, and for the other shards even late.
 --
 -- An existing group stays, whatever the settings say: only `remove_group` removes one. If a field that each declaration
 -- writes is missing, the shard is declared again.
 local CONF = KEYS[1]
 local mode, shards, wanted, settings, needs_general, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6]
+local version, first = tonumber(ARGV[7]), 8
 -- The layout of the keys and of their values.
 local LAYOUT = 1
 local RULES = {
@@ -30,21 +35,26 @@ local RULES = {
   'max_lateness', 'on_late', 'key_index', 'instance_ttl',
 }
 
-local conf = redis.call('HMGET', CONF, 'epoch', 'shards', 'groups', 'settings', 'class', 'layout')
+local conf = redis.call('HMGET', CONF, 'epoch', 'shards', 'groups', 'settings', 'class', 'layout', 'version', 'resharding')
 local epoch, class = tonumber(conf[1]), conf[5]
+local there = tonumber(conf[7]) or 0
 if conf[6] and tonumber(conf[6]) ~= LAYOUT then
   return {'layout', conf[6]}
 end
 local is_whole = epoch and conf[2] and conf[3] and conf[4] and class and conf[6]
+local replaces = mode == 'update' and not (version and there > version)
 if mode == 'repair' then
   if (conf[1] or '') ~= seen then
-    return {'kept', epoch or 0, conf[4] or '', conf[3] or ''}
+    return {'kept', epoch or 0, conf[4] or '', conf[3] or '', there}
   end
   conf[3], is_whole = false, false
 elseif mode == 'update' and seen ~= '' and tonumber(seen) ~= (epoch or 0) and conf[4] ~= settings then
   return {'epoch', epoch or 0}
 elseif epoch and conf[2] and conf[2] ~= shards then
   return {'shards', conf[2]}
+elseif version and version > there and conf[4] ~= settings then
+  -- The shard has missed a change.
+  replaces = true
 end
 local names, known, streams = {}, {}, {}
 for name in string.gmatch(conf[3] or '', '%S+') do
@@ -52,13 +62,17 @@ for name in string.gmatch(conf[3] or '', '%S+') do
 end
 for name in string.gmatch(wanted, '%S+') do
   streams[#streams + 1] = name
-  if not known[name] and (not is_whole or mode == 'update') then
+  if not known[name] and (not is_whole or replaces) then
     names[#names + 1], known[name] = name, true
   end
 end
 -- The order is the same on all shards, whichever group joined first.
 table.sort(names)
 local groups = table.concat(names, ' ')
+local keeps = is_whole and (not replaces or (conf[4] == settings and groups == conf[3]))
+if conf[8] and is_whole and not keeps then
+  return {'resharding', conf[8]}
+end
 for i, name in ipairs(streams) do
   if known[name] then
     -- Reads from the first entry, so that a lost group misses nothing.
@@ -68,18 +82,24 @@ for i, name in ipairs(streams) do
     end
   end
 end
-if is_whole and (mode ~= 'update' or (conf[4] == settings and groups == conf[3])) then
-  return {'kept', epoch, conf[4], conf[3]}
+if keeps then
+  if version and version > there then
+    redis.call('HSET', CONF, 'version', ARGV[7])
+  end
+  -- Older releases wrote no version.
+  return {'kept', epoch, conf[4], conf[3], version or math.max(there, 1)}
 end
 if needs_general or #names ~= 1 then
   class = 'general'
 elseif class ~= 'general' then
   class = 'plain'
 end
+epoch = (epoch or 0) + 1
+version = version or math.max(there + 1, (clock(0)))
 redis.call('HDEL', CONF, 'features', unpack(RULES))
-redis.call('HSET', CONF, 'layout', LAYOUT, 'epoch', (epoch or 0) + 1, 'class', class, 'shards', shards,
-  'groups', groups, 'settings', settings, unpack(ARGV, 7))
+redis.call('HSET', CONF, 'layout', LAYOUT, 'epoch', epoch, 'version', whole(version), 'class', class, 'shards', shards,
+  'groups', groups, 'settings', settings, unpack(ARGV, first))
 if needs_general then
   redis.call('HSET', CONF, 'features', 1)
 end
-return {epoch and 'updated' or 'created', (epoch or 0) + 1, settings, groups}
+return {conf[1] and 'updated' or 'created', epoch, settings, groups, version}

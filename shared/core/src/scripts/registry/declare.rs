@@ -13,6 +13,8 @@ pub(crate) struct Declare<'a> {
     pub(crate) settings: &'a TopicSettings,
     /// The settings as JSON.
     pub(crate) text: &'a str,
+    /// The version of the settings on the first shard, ms; `None` for the first shard itself.
+    pub(crate) version: Option<u64>,
 }
 
 /// The treatment of existing settings by a declaration.
@@ -25,22 +27,32 @@ pub(crate) enum DeclareMode<'a> {
     Repair { seen: &'a str },
 }
 
-/// The state after a declaration.
+/// The reply to a declaration.
 #[derive(Debug)]
 pub(crate) enum DeclareReply {
-    /// The epoch, the settings, and all groups.
-    Declared {
-        changed: bool,
-        epoch: u64,
-        settings: String,
-        groups: String,
-    },
+    /// The shard is declared.
+    Declared(Declared),
     /// The topic has this other number of shards.
     Shards(u16),
     /// Its keys have this other layout.
     Layout(u64),
     /// It has this other epoch, and other settings than the new ones.
     Epoch(u64),
+    /// New shards, of this number, are being created: no settings are replaced until they are in use.
+    Resharding(u16),
+}
+
+/// The state of a shard after a declaration.
+#[derive(Debug)]
+pub(crate) struct Declared {
+    pub(crate) changed: bool,
+    pub(crate) epoch: u64,
+    /// The settings as JSON.
+    pub(crate) settings: String,
+    /// All groups, separated by spaces.
+    pub(crate) groups: String,
+    /// The version of the settings, ms.
+    pub(crate) version: u64,
 }
 
 impl Operation for Declare<'_> {
@@ -55,6 +67,7 @@ impl Operation for Declare<'_> {
         "settings",
         "needs_general",
         "seen",
+        "version",
         "rules",
     ];
     script!("declare");
@@ -80,6 +93,8 @@ impl Operation for Declare<'_> {
         args.text(self.text);
         args.flag(self.settings.needs_general());
         args.text(&seen);
+        let version = self.version.map(|version| version.to_string());
+        args.text(&version.unwrap_or_default());
         for (field, value) in self.settings.rules() {
             args.text(field);
             args.text(&value);
@@ -91,15 +106,17 @@ impl Operation for Declare<'_> {
             "shards" => return Ok(DeclareReply::Shards(reply.number()?)),
             "layout" => return Ok(DeclareReply::Layout(reply.number()?)),
             "epoch" => return Ok(DeclareReply::Epoch(reply.number()?)),
+            "resharding" => return Ok(DeclareReply::Resharding(reply.number()?)),
             "created" | "updated" => true,
             "kept" => false,
             other => return Err(unexpected("an outcome", &other)),
         };
-        Ok(DeclareReply::Declared {
+        Ok(DeclareReply::Declared(Declared {
             changed,
             epoch: reply.number()?,
             settings: reply.text()?,
             groups: reply.text()?,
-        })
+            version: reply.number()?,
+        }))
     }
 }
