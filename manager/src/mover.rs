@@ -316,6 +316,7 @@ impl Mover {
     fn can_probe(&self) -> bool {
         let topic = self.topic();
         !topic.is_resharding()
+            && topic.removal().is_none()
             && topic.retired().is_none()
             && self.broker.can_probe(&topic, self.assigned.shard)
     }

@@ -1,9 +1,12 @@
-//! The work of a shard's loop while its topic is resharded, in addition to moving: migrates a retiring shard out, and
-//! afterwards drops the keys of retired shards.
+//! The work of a shard's loop while its topic is resharded or removed, in addition to moving: migrates a retiring shard out,
+//! and afterwards drops the keys of retired shards; removes the shards of a removed topic.
 
 use std::time::Duration;
 
-use lisa_core::broker::{Broker, BrokerError, Migration, MigrationStep, TopicHandle, unless_gone};
+use lisa_core::broker::{
+    Broker, BrokerError, Migration, MigrationStep, ShardRemoval, TopicHandle, unless_gone,
+};
+use lisa_core::topic::Shard;
 use lisa_service::metrics::Metrics;
 use tokio::time::Instant;
 
@@ -40,7 +43,13 @@ impl Resharding {
         assigned: &AssignedShard,
     ) -> Result<Option<Duration>, BrokerError> {
         let name = assigned.topic.name();
-        let topic = broker.known(name).unwrap_or_else(|| assigned.topic.clone());
+        let Some(topic) = broker.known(name) else {
+            // It was removed, and the next heartbeat ends this loop.
+            return Ok(Some(AT_REST));
+        };
+        if topic.removal().is_some() {
+            return self.remove(broker, &topic, assigned.shard).await;
+        }
         if !topic.is_retiring(assigned.shard) {
             return self.drop_retired_keys(broker, &topic, assigned).await;
         }
@@ -58,6 +67,23 @@ impl Resharding {
             metrics.migrated(name.as_str(), step.count);
         }
         Ok(Some(self.pace.after(step)))
+    }
+
+    /// Removes the shard once nothing is left in it. Until then, due messages are moved.
+    async fn remove(
+        &mut self,
+        broker: &Broker,
+        topic: &TopicHandle,
+        shard: Shard,
+    ) -> Result<Option<Duration>, BrokerError> {
+        if self.since.is_some_and(|last| last.elapsed() < AT_REST) {
+            return Ok(None);
+        }
+        self.since = Some(Instant::now());
+        Ok(match broker.remove_shard(topic, shard).await? {
+            ShardRemoval::Gone => Some(AT_REST),
+            ShardRemoval::Left(_) => None,
+        })
     }
 
     async fn drop_retired_keys(

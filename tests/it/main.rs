@@ -20,6 +20,7 @@ mod plots;
 mod producer;
 mod programs;
 mod reload;
+mod removal;
 mod reshard;
 mod scenarios;
 mod scripts;

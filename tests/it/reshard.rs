@@ -25,12 +25,12 @@ use lisa_core::topic::Shard;
 use lisa_tests::Relay;
 use lisa_tests::relay::{id, message, ms, retry, settlement};
 
-const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// Random steps of one run, before all is brought to its end.
 const STEPS: u64 = 500;
 
 /// Opens new shards, and returns the topic as it is then.
-async fn open(relay: &Relay, shards: u16) -> std::sync::Arc<TopicHandle> {
+pub(crate) async fn open(relay: &Relay, shards: u16) -> std::sync::Arc<TopicHandle> {
     let resharded = relay.broker().reshard(relay.topic().name(), shards).await;
     match resharded.unwrap() {
         Resharded::UnderWay(topic) => topic,
@@ -39,7 +39,7 @@ async fn open(relay: &Relay, shards: u16) -> std::sync::Arc<TopicHandle> {
 }
 
 /// Migrates all old shards until nothing more can move; returns how many messages and deliveries are left there.
-async fn migrate_out(broker: &Broker, topic: &TopicHandle) -> u64 {
+pub(crate) async fn migrate_out(broker: &Broker, topic: &TopicHandle) -> u64 {
     let mut left = 0;
     let retiring = topic.shards().filter(|shard| topic.is_retiring(*shard));
     for shard in retiring {

@@ -39,6 +39,9 @@ pub(crate) enum SubscriptionError {
         "group of this process expired after instance_ttl: it missed messages that became due since"
     )]
     Lapsed,
+    /// The topic was removed. The restarted task waits until it is created again.
+    #[error("the topic was removed")]
+    Removed,
 }
 
 /// Serves a subscription until the shutdown has drained it.
@@ -99,9 +102,10 @@ pub(crate) async fn run(
             },
             () = &mut lapsed => return Err(SubscriptionError::Lapsed),
             Ok(()) = changes.changed() => {
-                if let Some(topic) = process.broker.known(subscription.topic())
-                    && !shutdown.draining().is_cancelled()
-                {
+                let Some(topic) = process.broker.known(subscription.topic()) else {
+                    return Err(SubscriptionError::Removed);
+                };
+                if !shutdown.draining().is_cancelled() {
                     if subscription.is_of_instance() && !workers.cover(&topic) {
                         is_joined = join(&process, &subscription, &topic).await;
                     }

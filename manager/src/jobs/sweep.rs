@@ -36,11 +36,13 @@ pub(crate) async fn run_once(tools: &Tools) -> Result<Report, JobError> {
             report.shards += topic.shards().len() as u64;
             continue;
         }
-        let declared = tools
-            .broker
-            .declare(topic.name(), topic.settings(), Declare::Create);
-        if round.of_topic(&topic, declared).await.is_some() {
-            report.topics += 1;
+        if topic.removal().is_none() {
+            let declared = tools
+                .broker
+                .declare(topic.name(), topic.settings(), Declare::Create);
+            if round.of_topic(&topic, declared).await.is_some() {
+                report.topics += 1;
+            }
         }
         for shard in topic.shards() {
             if tools.is_draining() {

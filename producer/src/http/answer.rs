@@ -158,7 +158,9 @@ pub fn problem(error: SendError) -> Problem {
     let text = error.to_string();
     match error {
         SendError::TooLarge { .. } => Problem::new(Code::TooLarge, &*text).error("payload", text),
-        SendError::UnknownTopic(_) => Problem::new(Code::UnknownTopic, text),
+        SendError::UnknownTopic(_) | SendError::Removed(_) => {
+            Problem::new(Code::UnknownTopic, text)
+        }
         SendError::Invalid(invalid) => {
             Problem::new(Code::Invalid, text).error(invalid.field, invalid.detail)
         }

@@ -32,6 +32,7 @@ mod pull;
 mod reclaim;
 mod records;
 mod registry;
+mod removal;
 mod reply;
 mod reshard;
 mod restore;
@@ -74,6 +75,7 @@ pub use probe::{Probe, ProbeRequest};
 pub use pull::{Leased, SHORT_LEASES};
 pub use reclaim::ReclaimReport;
 pub use registry::{Alive, Declare};
+pub use removal::ShardRemoval;
 pub use reshard::Resharded;
 pub use reshard::migrate::{Migration, MigrationStep};
 pub use shards::{AllShards, unless_gone};
@@ -89,8 +91,8 @@ pub use workers::{
 pub use crate::state::{Settlement, Verdict};
 
 pub use crate::scripts::{
-    Cleaned, Fault, Fired, Forgotten, Holder, JobChange, Moved, ParkedKey, Removed, Retired,
-    Retirement,
+    Cleaned, Fault, Fired, Forgotten, Holder, JobChange, Moved, ParkedKey, Removal, Removed,
+    Retired, Retirement,
 };
 
 use redis::{Cmd, Value};

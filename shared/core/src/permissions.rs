@@ -25,6 +25,7 @@ const LINES: &[&[&str]] = &[
     &["HSET", "KEY", "f", "v"],
     &["HSTRLEN", "KEY", "f"],
     &["HVALS", "KEY"],
+    &["PEXPIRE", "KEY", "1"],
     &["SET", "KEY", "v"],
     &["SPUBLISH", "KEY", "m"],
     &["SSUBSCRIBE", "KEY"],

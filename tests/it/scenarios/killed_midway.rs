@@ -47,6 +47,8 @@ enum Scene {
     Dropped,
     /// It moves a topic to other shards.
     MigrateOut,
+    /// It removes another topic.
+    Remove,
     /// It catches up on a missed time of a schedule.
     Recur,
     /// An operator's verb reshards a topic.
@@ -74,13 +76,17 @@ use Scene::*;
 
 /// The points at which processes are killed: the scene, the call, and the sides of it that are also tested in a short
 /// run. The others need `LISA_TEST_LONG=1`.
-const TABLE: [(Scene, &str, &[Side]); 47] = [
+const TABLE: [(Scene, &str, &[Side]); 51] = [
     (MigrateOut, "drop_keys", &[]),
     (MigrateOut, "mark_retired", &[]),
     (MigrateOut, "finish_reshard", &[]),
     (MigrateOut, "merge_counters", &[]),
     (MigrateOut, "migrate_in", &[]),
     (MigrateOut, "migrate_out", &[]),
+    (Remove, "remove_topic", &[]),
+    (Remove, "remove_shard", &[Behind]),
+    (Remove, "bury_topic", &[]),
+    (Remove, "unregister", &[Before]),
     (Reshard, "HSETNX", &[]),
     (Reshard, "declare", &[]),
     (Reshard, "create_shard", &[]),
@@ -199,7 +205,7 @@ fn every_script_that_a_process_calls_by_itself_is_in_the_table() {
 async fn run(cell: Cell<'_>, scene: Scene, call: &'static str, side: Side) {
     match scene {
         Send | Batch | Keyed | Cancel | Reschedule => producer::run(cell, scene, call, side).await,
-        Start | Relay | Parked | Ghost | Garbage | Dropped | MigrateOut | Recur => {
+        Start | Relay | Parked | Ghost | Garbage | Dropped | MigrateOut | Remove | Recur => {
             manager::run(cell, scene, call, side).await;
         }
         Reshard => manager::reshard(cell, call, side).await,

@@ -87,6 +87,9 @@ pub enum BrokerError {
         /// Its epoch, 0 if it does not exist.
         there: u64,
     },
+    /// The topic is being removed. Nothing was done.
+    #[error("topic {0} is being removed")]
+    Removed(Topic),
     /// The topic is being resharded to another number of shards.
     #[error(
         "topic {topic} is being resharded to {to} shards: try again when that has finished; if `lisa-manager topics reshard` \

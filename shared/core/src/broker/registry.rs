@@ -18,7 +18,7 @@ use crate::keys::{LAYOUT, RegistryKeys, ShardKeys};
 use crate::misspelling::suggestion;
 use crate::redis::{ConnectionError, ConnectionErrorKind};
 use crate::scripts::{
-    self, DeclareMode, DeclareReply, Declared, Heartbeat, Operation, Register, unexpected,
+    self, DeclareMode, DeclareReply, Declared, Heartbeat, Operation, Register, Removal, unexpected,
 };
 use crate::topic::{Group, Shard, Topic, TopicSettings};
 
@@ -147,7 +147,8 @@ impl Broker {
             groups,
             ..
         } = decided;
-        self.remember(topic, epoch, &settings, &groups, map).await
+        self.remember(topic, epoch, &settings, &groups, None, map)
+            .await
     }
 
     /// Declares one shard.
@@ -170,6 +171,8 @@ impl Broker {
             DeclareReply::Layout(there) => Err(self.other_layout(&topic, there)),
             DeclareReply::Epoch(there) => Err(BrokerError::Epoch { topic, there }),
             DeclareReply::Resharding(to) => Err(BrokerError::Resharding { topic, to }),
+            DeclareReply::Removed { is_over: true } => Err(self.forget_topic(&topic)),
+            DeclareReply::Removed { is_over: false } => Err(BrokerError::Removed(topic)),
             DeclareReply::Shards(there) => Err(BrokerError::Fixed {
                 topic,
                 there,
@@ -270,6 +273,12 @@ impl Broker {
         &self,
     ) -> Result<(Vec<Arc<TopicHandle>>, Option<BrokerError>), BrokerError> {
         let registered = self.registered().await?;
+        for known in self.known_topics() {
+            // It was removed, or was wiped.
+            if !registered.iter().any(|(topic, _)| topic == known.name()) {
+                let _ = self.load_within_reach(known.name()).await;
+            }
+        }
         let current: Vec<_> = registered
             .iter()
             .map(|(topic, entry)| {
@@ -284,7 +293,7 @@ impl Broker {
             .collect();
         let mut loads = stream::iter(loads).buffered(CONCURRENT_READS);
         let (mut handles, mut unreached) = (Vec::with_capacity(registered.len()), None);
-        for ((topic, _), current) in registered.iter().zip(current) {
+        for ((topic, entry), current) in registered.iter().zip(current) {
             if let Some(known) = current {
                 handles.push(known);
                 continue;
@@ -294,6 +303,8 @@ impl Broker {
             };
             let gone = || self.bad_settings(topic, &"missing in Redis");
             match loaded.and_then(|loaded| loaded.ok_or_else(gone)) {
+                // The manager that removed it stopped before it was unregistered.
+                Err(BrokerError::UnknownTopic(_)) => self.unregister(topic, entry.epoch).await?,
                 Err(error) if error.is_of_one_topic() => {
                     self.cannot_read(topic.as_str(), &error);
                     handles.extend(self.known(topic));
@@ -419,24 +430,34 @@ impl Broker {
         Ok(topics)
     }
 
+    /// Reads a topic from Redis. Returns `None` if its keys are lost.
+    ///
+    /// # Errors
+    /// [`BrokerError::UnknownTopic`] if it was removed, which forgets it; other [`BrokerError`]s.
     pub(super) async fn load(
         &self,
         topic: &Topic,
     ) -> Result<Option<Arc<TopicHandle>>, BrokerError> {
         let map = self.read_shard_map(topic).await?;
         let shard = ShardKeys::new(&self.inner.namespace, topic, Shard::new(map.old.end), &[]);
-        let fields = ["layout", "epoch", "settings", "groups"];
-        let Some([layout, epoch, settings, groups]) = self.conf(&shard, fields).await? else {
+        let fields = ["layout", "epoch", "settings", "groups", "removed"];
+        let Some([layout, epoch, settings, groups, removed]) = self.conf(&shard, fields).await?
+        else {
             return Ok(None);
         };
         let layout = decode("HMGET", layout)?;
         if layout != LAYOUT {
             return Err(self.other_layout(topic, layout));
         }
+        let removed: Option<String> = decode("HMGET", removed)?;
+        if removed.as_deref() == Some("gone") {
+            return Err(self.forget_topic(topic));
+        }
+        let removal = removed.and_then(|word| word.parse().ok());
         let epoch = decode("HMGET", epoch)?;
         let settings: String = decode("HMGET", settings)?;
         let groups: String = decode("HMGET", groups)?;
-        let handle = self.remember(topic, epoch, &settings, &groups, map);
+        let handle = self.remember(topic, epoch, &settings, &groups, removal, map);
         handle.await.map(Some)
     }
 
@@ -460,6 +481,7 @@ impl Broker {
         epoch: u64,
         text: &str,
         groups: &str,
+        removal: Option<Removal>,
         map: ShardMap,
     ) -> Result<Arc<TopicHandle>, BrokerError> {
         let settings: TopicSettings =
@@ -468,7 +490,9 @@ impl Broker {
             .check()
             .map_err(|problems| self.bad_settings(topic, &problems[0]))?;
         let groups = self.groups_in(topic, groups)?;
-        let handle = TopicHandle::new(&self.inner.namespace, topic, epoch, settings, &groups, map);
+        let mut handle =
+            TopicHandle::new(&self.inner.namespace, topic, epoch, settings, &groups, map);
+        handle.removal = removal;
         Ok(self.put(self.look_at_groups(handle).await))
     }
 
@@ -511,12 +535,22 @@ impl Broker {
 
     /// Forgets a topic whose key layout this version does not know.
     fn other_layout(&self, topic: &Topic, there: u64) -> BrokerError {
-        if self.topics_mut().remove(topic).is_some() {
-            self.inner.changes.send_modify(|count| *count += 1);
-        }
+        self.forget_known(topic);
         BrokerError::Layout {
             topic: topic.clone(),
             there,
+        }
+    }
+
+    /// Forgets a topic that was removed.
+    fn forget_topic(&self, topic: &Topic) -> BrokerError {
+        self.forget_known(topic);
+        BrokerError::UnknownTopic(topic.clone())
+    }
+
+    fn forget_known(&self, topic: &Topic) {
+        if self.topics_mut().remove(topic).is_some() {
+            self.inner.changes.send_modify(|count| *count += 1);
         }
     }
 

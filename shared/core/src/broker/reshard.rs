@@ -113,6 +113,9 @@ impl Broker {
             topic: topic.clone(),
             to,
         };
+        if handle.removal().is_some() {
+            return Err(BrokerError::Removed(topic.clone()));
+        }
         if handle.is_resharding() {
             return match now == shards {
                 true => Ok(Resharded::UnderWay(handle)),

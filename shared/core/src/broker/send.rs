@@ -116,7 +116,10 @@ impl Broker {
             if refusal == Refusal::Class {
                 handle.set_needs_general(shard, !needs_general);
             }
-            self.recover(&mut tries, &handle, shard, refusal).await?;
+            match self.recover(&mut tries, &handle, shard, refusal).await {
+                Err(BrokerError::ShardGone { .. }) => return Ok(vec![None; messages.len()]),
+                recovered => recovered?,
+            }
         }
     }
 

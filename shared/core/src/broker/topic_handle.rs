@@ -8,6 +8,7 @@ use crate::broker::BrokerError;
 use crate::broker::reshard::shard_map::ShardMap;
 use crate::keys::{GroupView, ShardKeys};
 use crate::message::{MessageId, OrderingKey, PreparedMessage};
+use crate::scripts::Removal;
 use crate::topic::{Group, Namespace, Shard, Topic, TopicSettings};
 
 /// A registered topic: its settings at one epoch, and its keys.
@@ -18,6 +19,8 @@ pub struct TopicHandle {
     settings: TopicSettings,
     groups: Vec<Group>,
     map: ShardMap,
+    /// The way in which it is being removed.
+    pub(super) removal: Option<Removal>,
     /// Its shards, each with the keys of its groups. A change of the groups reaches one shard after another.
     shards: Vec<ShardKeys>,
     /// For each shard, true if it needed the general scripts the last time.
@@ -37,6 +40,7 @@ impl TopicHandle {
         let shards = (map.old.start..map.old.end + settings.shards).map(Shard::new);
         Self {
             map,
+            removal: None,
             name: topic.clone(),
             epoch,
             groups: groups.to_vec(),
@@ -72,6 +76,7 @@ impl TopicHandle {
             epoch: self.epoch,
             settings: self.settings.clone(),
             map: self.map.clone(),
+            removal: self.removal,
             groups: names.into_iter().cloned().collect(),
             general: general
                 .map(|general| AtomicBool::new(general || groups.len() != 1))
@@ -99,6 +104,11 @@ impl TopicHandle {
     /// Returns its epoch, which counts the changes of its settings.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Returns the way in which it is being removed, if it is.
+    pub fn removal(&self) -> Option<Removal> {
+        self.removal
     }
 
     /// Returns its shards, retiring ones first.

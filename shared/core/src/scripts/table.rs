@@ -29,6 +29,9 @@ macro_rules! scripts {
                 NoteFires = "registry/note_fires" for manager;
                 NoteTotal = "registry/note_total" for manager;
                 Register = "registry/register" for producer manager consumer operator;
+                BuryTopic = "removal/bury_topic" for manager;
+                RemoveTopic = "removal/remove_topic" for manager operator;
+                Unregister = "removal/unregister" for producer manager consumer operator;
                 CreateShard = "reshard/create_shard" for operator;
                 FinishReshard = "reshard/finish_reshard" for manager;
                 MarkRetired = "reshard/mark_retired" for manager operator;
@@ -52,6 +55,7 @@ macro_rules! scripts {
                 Pause = "groups/pause" for manager consumer operator;
                 RemoveGroup = "groups/remove_group" for manager operator;
                 Retire = "groups/retire" for manager operator;
+                RemoveShard = "removal/remove_shard" for manager;
                 DropKeys = "reshard/drop_keys" for manager;
                 MigrateIn = "reshard/migrate_in" for manager;
                 MigrateOut = "reshard/migrate_out" for manager;

@@ -231,6 +231,19 @@ impl<'s> Cell<'s> {
         self.expected.lock().unwrap().clear();
     }
 
+    /// Asserts that no topic but that of the scene has keys, except for records of removals.
+    pub(super) async fn assert_only_its_topic_has_keys(&self) {
+        let mut connection = self.server.connection().await;
+        let namespace = self.config().namespace.to_string();
+        let snapshot = Snapshot::take(&mut connection, &namespace).await.unwrap();
+        let own = format!("v1:{{{TOPIC}:");
+        let foreign = snapshot.iter().filter(|(key, _)| {
+            !key.starts_with(&own) && !key.starts_with("v1:{registry}") && !key.ends_with(":conf")
+        });
+        let foreign: Vec<_> = foreign.map(|(key, _)| key).collect();
+        assert!(foreign.is_empty(), "{}: {foreign:?}", self.what);
+    }
+
     /// The topic, as a broker knows it.
     pub(super) async fn handle(&self, broker: &Broker) -> Arc<TopicHandle> {
         broker.topic(&TOPIC.parse().unwrap()).await.unwrap()

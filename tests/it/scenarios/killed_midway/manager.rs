@@ -4,11 +4,14 @@ use super::calls::Side;
 use super::cell::{Cell, TOPIC};
 use super::{COUNT, SHARD, SHARDS, Scene};
 use crate::faults::role;
-use Scene::{Dropped, Garbage, Ghost, MigrateOut, Parked, Recur, Relay, Start};
-use lisa_core::broker::{Retirement, Verdict};
+use Scene::{Dropped, Garbage, Ghost, MigrateOut, Parked, Recur, Relay, Remove, Start};
+use std::time::Duration;
+
+use lisa_core::broker::{Broker, Declare, Removal, Retirement, Verdict};
+use lisa_core::topic::{Topic, TopicSettings};
 use lisa_producer::Producer;
-use lisa_tests::Binary;
-use lisa_tests::relay::settlement;
+use lisa_tests::relay::{message, settlement};
+use lisa_tests::{Binary, SOON, eventually};
 
 pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, side: Side) {
     match scene {
@@ -83,6 +86,12 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
             let topic = TOPIC.parse().unwrap();
             broker.reshard(&topic, SHARDS).await.unwrap();
         }
+        Remove => {
+            cell.send(&producer, COUNT, false).await;
+            let gone = other_topic(broker, call == "bury_topic").await;
+            cell.calls.hold(call, side);
+            broker.remove_topic(&gone, Removal::Force).await.unwrap();
+        }
         other => panic!("{other:?} is no manager's"),
     }
     cell.kill(&mut victim).await;
@@ -99,11 +108,51 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
         Some(consumer) => consumer,
         None => cell.consumer(&config).await,
     };
+    if scene == Remove {
+        eventually(SOON, async || {
+            let topics = broker.refresh().await.unwrap();
+            let only = topics.iter().all(|topic| topic.name().as_str() == TOPIC);
+            only.then_some(()).ok_or("the other topic is there")
+        })
+        .await;
+        cell.assert_only_its_topic_has_keys().await;
+    }
     let keyed = matches!(scene, Parked | MigrateOut);
     cell.finish(broker, 0, 1, keyed).await;
     consumer.stop().await;
     sender.stop().await;
     drop(back);
+}
+
+/// Creates a topic of two shards that no file declares, with a message on each. Its first shard is not 0 if it was resharded.
+async fn other_topic(broker: &Broker, resharded: bool) -> Topic {
+    let name: Topic = "other".parse().unwrap();
+    let settings = TopicSettings {
+        shards: if resharded { 1 } else { 2 },
+        // A resharding ends once no ended message is remembered.
+        dedup_window: Duration::ZERO,
+        ..TopicSettings::default()
+    };
+    broker
+        .declare(&name, &settings, Declare::Update)
+        .await
+        .unwrap();
+    if resharded {
+        broker.reshard(&name, 2).await.unwrap();
+        eventually(SOON * 3, async || {
+            broker.refresh().await.unwrap();
+            let topic = broker.topic(&name).await.unwrap();
+            let is_over = !topic.is_resharding() && topic.retired().is_none();
+            is_over.then_some(()).ok_or("it is being resharded")
+        })
+        .await;
+    }
+    let topic = broker.topic(&name).await.unwrap();
+    for shard in topic.shards() {
+        let later = message(&format!("m-{shard}"), Duration::from_secs(3600));
+        broker.send(&topic, shard, &[later]).await.unwrap();
+    }
+    name
 }
 
 /// Kills the verb that reshards a topic, and calls it again.

@@ -138,6 +138,13 @@ impl Broker {
                 self.load(topic).await?;
                 handle = self.topic(topic).await?;
             }
+            if handle.removal().is_some() {
+                let removed = BrokerError::Removed(topic.clone());
+                return Err(match answers.iter().any(Option::is_some) {
+                    true => BrokerError::Partly(removed.into()),
+                    false => removed,
+                });
+            }
             tries.next().await?;
             let of_old = |message: &PreparedMessage| handle.old_shard_of_route(message.route());
             self.send_parts(&handle, of_old, messages, answers).await?;

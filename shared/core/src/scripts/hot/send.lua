@@ -14,7 +14,7 @@
 --   merged, the due time (-1 if past waiting) and the id of the message that it was merged into, now or before;
 --   duplicate, the due time of the message there (-1 if past waiting, -2 minus its tombstone's code if ended), that id;
 --   full, 0, its id;
---   closed, 0, its id (the shard is retiring and does not know the message);
+--   closed, 0, its id (the shard is retiring, or its topic is being removed, and it does not know the message);
 --   replace_conflict, a tombstone's code or -1, and 'in_flight', 'garbage' or 'unknown' instead of an id;
 --   or 'class' (the topic is plain, and no item uses a feature).
 -- Cost O(n log N); an item that merges or replaces also costs as much as a cancel.
@@ -191,7 +191,7 @@ end
 -- Does what `store` does for each message, but with one command for each kind of change. Returns false, with nothing changed,
 -- if the topic has a limit, or if a message is not new, replaces another or is merged.
 local function store_all()
-  if conf.closed or max_messages or max_bytes then
+  if conf.closed or conf.removed or max_messages or max_bytes then
     return false
   end
   local scopes, scoped, is_scope = {}, {}, {}
@@ -301,7 +301,7 @@ local function store_each()
           blocked = where
         end
       end
-      local is_new = conf.closed and not replaced
+      local is_new = (conf.closed or conf.removed) and not replaced
       if is_new and (not blocked or blocked == 'unknown' and end_of(TOMB, item.replaces) < 0) then
         if blocked or not scope or not merge(item, scope) then
           answer('closed', 0, item.id)

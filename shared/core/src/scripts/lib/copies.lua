@@ -27,6 +27,7 @@ local groups, conf = {}, {}
 local fields = {
   'class', 'groups', 'paused', 'merge', 'max_wait', 'on_garbage', 'max_ready', 'window', 'max_messages',
   'max_bytes', 'ttl', 'on_expired', 'interval', 'burst', 'max_lateness', 'on_late', 'closed', 'watermark', 'key_index',
+  'removed',
 }
 for name in string.gmatch(ARGV[2], '%S+') do
   local k = 11 + 9 * #groups

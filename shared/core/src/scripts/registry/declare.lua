@@ -19,7 +19,8 @@
 -- Returns created, updated or kept, then the epoch, the settings, the groups and the version now in force; or 'shards' and the
 --   number of shards there, if it differs from the caller's; or 'layout' and the layout there, if it is not this one; or 'epoch'
 --   and the epoch there, if it is not `seen` and the settings differ; or 'resharding' and the new number of shards: until they are
---   in use, no settings are replaced, because the new shards would not get them.
+--   in use, no settings are replaced, because the new shards would not get them; or 'removed', and 1 if the topic is gone, 0 while it
+--   is being removed.
 -- Cost O(groups).
 -- Safe to repeat, and for the other shards even late.
 --
@@ -35,11 +36,19 @@ local RULES = {
   'max_lateness', 'on_late', 'key_index', 'instance_ttl',
 }
 
-local conf = redis.call('HMGET', CONF, 'epoch', 'shards', 'groups', 'settings', 'class', 'layout', 'version', 'resharding')
+local conf = redis.call('HMGET', CONF, 'epoch', 'shards', 'groups', 'settings', 'class', 'layout', 'version', 'resharding',
+  'removed')
 local epoch, class = tonumber(conf[1]), conf[5]
 local there = tonumber(conf[7]) or 0
 if conf[6] and tonumber(conf[6]) ~= LAYOUT then
   return {'layout', conf[6]}
+end
+-- A removed topic is created again only on purpose. Its epochs go on, so that every process notices.
+local before = epoch or 0
+if conf[9] and (conf[9] ~= 'gone' or mode ~= 'update') then
+  return {'removed', conf[9] == 'gone' and 1 or 0}
+elseif conf[9] then
+  epoch = nil
 end
 local is_whole = epoch and conf[2] and conf[3] and conf[4] and class and conf[6]
 local replaces = mode == 'update' and not (version and there > version)
@@ -94,7 +103,12 @@ if needs_general or #names ~= 1 then
 elseif class ~= 'general' then
   class = 'plain'
 end
-epoch = (epoch or 0) + 1
+local outcome = epoch and 'updated' or 'created'
+if conf[9] then
+  -- The key ends with its last field, and with it the time at which it was to end.
+  redis.call('HDEL', CONF, 'layout', 'epoch', 'removed')
+end
+epoch = before + 1
 version = version or math.max(there + 1, (clock(0)))
 redis.call('HDEL', CONF, 'features', unpack(RULES))
 redis.call('HSET', CONF, 'layout', LAYOUT, 'epoch', epoch, 'version', whole(version), 'class', class, 'shards', shards,
@@ -102,4 +116,4 @@ redis.call('HSET', CONF, 'layout', LAYOUT, 'epoch', epoch, 'version', whole(vers
 if needs_general then
   redis.call('HSET', CONF, 'features', 1)
 end
-return {conf[1] and 'updated' or 'created', epoch, settings, groups, version}
+return {outcome, epoch, settings, groups, version}

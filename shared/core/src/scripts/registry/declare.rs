@@ -40,6 +40,8 @@ pub(crate) enum DeclareReply {
     Epoch(u64),
     /// New shards, of this number, are being created: no settings are replaced until they are in use.
     Resharding(u16),
+    /// The topic was removed, or is being removed.
+    Removed { is_over: bool },
 }
 
 /// The state of a shard after a declaration.
@@ -107,6 +109,10 @@ impl Operation for Declare<'_> {
             "layout" => return Ok(DeclareReply::Layout(reply.number()?)),
             "epoch" => return Ok(DeclareReply::Epoch(reply.number()?)),
             "resharding" => return Ok(DeclareReply::Resharding(reply.number()?)),
+            "removed" => {
+                let is_over = reply.flag()?;
+                return Ok(DeclareReply::Removed { is_over });
+            }
             "created" | "updated" => true,
             "kept" => false,
             other => return Err(unexpected("an outcome", &other)),

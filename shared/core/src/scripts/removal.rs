@@ -1,0 +1,6 @@
+//! Removing a topic.
+
+pub(super) mod bury_topic;
+pub(super) mod remove_shard;
+pub(super) mod remove_topic;
+pub(super) mod unregister;

@@ -1,0 +1,28 @@
+#!lua flags=allow-oom
+-- remove_shard: removes the keys of a shard of a topic that is being removed: at once if it is forced, else once no message is left.
+--
+-- ARGV[3] keep     ms      for the topic's first shard, which comes last: how long its `conf` records the removal, so that no process
+--                          brings the topic back; 0 for any other shard
+-- The last of KEYS is `in_transit`.
+--
+-- Returns 'left' and the number of messages and entries that are left, 0 if the shard is gone.
+-- Cost O(groups): Redis frees the memory in the background.
+-- Safe to repeat: the topic is then undeclared here.
+local keep = tonumber(ARGV[3])
+
+read_all_sizes()
+local left = size.payload
+for _, g in ipairs(groups) do
+  left = math.max(left, g.stream)
+end
+if not conf.removed then
+  return redis.error_reply('ERR remove_shard: the topic is not being removed')
+elseif left > 0 and conf.removed ~= 'force' then
+  return {'left', left}
+end
+local epoch = redis.call('HGET', CONF, 'epoch')
+redis.call('UNLINK', unpack(KEYS))
+if keep > 0 then
+  bury(CONF, epoch, keep)
+end
+return {'left', 0}

@@ -1,0 +1,20 @@
+//! See `remove_shard.lua`.
+
+use std::time::Duration;
+
+use crate::scripts::operation;
+use crate::time::millis;
+
+/// Removes the keys of a shard of a topic that is being removed.
+pub(crate) struct RemoveShard {
+    /// For the first shard, the time for which it records the removal; zero for others.
+    pub(crate) keep: Duration,
+}
+
+operation! {
+    "remove_shard" + "bury" on general shard + series + series15 + observed + failures + in_transit:
+    RemoveShard, |call, args, reply|
+    args { keep: args.number(millis(call.keep)) }
+    /// The messages and entries that are left; 0 if the shard is gone.
+    reply u64 { "left" => reply.number() }
+}

@@ -1,0 +1,26 @@
+#!lua flags=allow-oom
+-- remove_topic: begins the removal of a topic on one shard, which from then on accepts no new message.
+--
+-- KEYS[1] conf     hash    gets removed; class becomes general
+-- ARGV[1] how      word    drain (delivers what is stored) or force
+--
+-- Returns 'removing', the way in force (force stays force), and the epoch; or 'resharding' (try again when that has ended); or
+--   'removed' (it was removed before); or 'undeclared'.
+-- Cost O(1).
+-- Safe to repeat.
+local CONF = KEYS[1]
+local how = ARGV[1]
+
+local conf = redis.call('HMGET', CONF, 'epoch', 'removed', 'resharding', 'previous')
+if not conf[1] then
+  return {'undeclared'}
+elseif conf[2] == 'gone' then
+  return {'removed'}
+elseif conf[3] or conf[4] and conf[4] ~= 'over' then
+  return {'resharding'}
+elseif conf[2] == 'force' or conf[2] == how then
+  return {'removing', conf[2], tonumber(conf[1])}
+end
+-- With `features` set, `clean` does not change the class.
+redis.call('HSET', CONF, 'removed', how, 'class', 'general', 'features', 1, 'epoch', conf[1] + 1)
+return {'removing', how, conf[1] + 1}

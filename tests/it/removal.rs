@@ -1,0 +1,329 @@
+//! Removing a topic while it is in use: nothing of it is left, no late process brings it back, and a new one of its name is sound.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lisa_core::broker::{
+    Broker, BrokerError, Declare, Removal, ShardRemoval, TopicHandle, Verdict,
+};
+use lisa_core::message::PreparedMessage;
+use lisa_core::state::{SendOutcome, Settled};
+use lisa_core::topic::{Shard, Topic, TopicSettings};
+use lisa_tests::relay::{connection, message, ms, settings, settlement};
+use lisa_tests::{Relay, SOON, Server};
+use redis::cmd;
+
+use crate::reshard::{HOUR, migrate_out, open};
+
+/// Three shards with messages in each state; `late` is a process that knows the topic as it was.
+struct Removing {
+    relay: Relay,
+    late: Broker,
+}
+
+fn of_shards(shards: u16) -> TopicSettings {
+    TopicSettings {
+        shards,
+        key_index: true,
+        ..settings()
+    }
+}
+
+impl Removing {
+    async fn start() -> Self {
+        let relay = Relay::with("removal", of_shards(3)).await;
+        let late = process(&relay).await;
+        Self { relay, late }
+    }
+
+    fn name(&self) -> &Topic {
+        self.relay.topic().name()
+    }
+
+    /// Sends one message to each shard, and returns them.
+    async fn send(&self, prefix: &str, due: Duration) -> Vec<PreparedMessage> {
+        let mut sent = Vec::new();
+        for shard in self.relay.topic().shards() {
+            let all = (0..).map(|n| message(&format!("{prefix}{n}"), due));
+            let mut here = all.filter(|one| self.relay.topic().shard_of(&one.id) == shard);
+            let one = here.next().unwrap();
+            let sends =
+                self.relay
+                    .broker()
+                    .send(self.relay.topic(), shard, std::slice::from_ref(&one));
+            assert_ne!(sends.await.unwrap()[0].outcome, SendOutcome::Duplicate);
+            sent.push(one);
+        }
+        sent
+    }
+
+    async fn begin(&self, how: Removal) -> Result<Arc<TopicHandle>, BrokerError> {
+        self.relay.broker().remove_topic(self.name(), how).await
+    }
+
+    /// Takes the step of a manager on each shard, the first one last. Returns the answer of that.
+    async fn step(&self, broker: &Broker) -> ShardRemoval {
+        let topic = broker.topic(self.name()).await.unwrap();
+        let mut last = ShardRemoval::Left(0);
+        for shard in [1, 2, 0].map(|n| topic.shards().nth(n).unwrap()) {
+            last = broker.remove_shard(&topic, shard).await.unwrap();
+        }
+        last
+    }
+
+    /// Asserts that nothing of the topic is left but the record of its removal, which ends by itself.
+    async fn assert_nothing_is_left(&self, open: u16) {
+        let snapshot = self.relay.snapshot().await;
+        let records = [0, open].map(|shard| format!("v1:{{t:{shard}}}:conf"));
+        for (key, _) in snapshot.iter().filter(|(key, _)| key.starts_with("v1:{t:")) {
+            assert!(
+                records.iter().any(|record| record == key),
+                "{key}: {snapshot}"
+            );
+            let full = format!("{}:{key}", self.relay.broker().namespace());
+            let left: i64 = self.relay.command(cmd("PTTL").arg(&full)).await;
+            assert!((1..=24 * 3_600_000).contains(&left), "{key} has {left} ms");
+            let fields: Vec<String> = self.relay.command(cmd("HKEYS").arg(&full)).await;
+            assert_eq!(fields, ["layout", "epoch", "removed"]);
+        }
+        let listed = snapshot.hash("v1:{registry}:topics");
+        assert!(!listed.contains_key(b"t".as_slice()), "{snapshot}");
+    }
+}
+
+/// Another process, which knows the topic.
+async fn process(relay: &Relay) -> Broker {
+    let namespace = relay.broker().namespace().clone();
+    let broker = Broker::new(connection(Server::shared()).await, namespace, SOON, None);
+    broker.set_virtual_now(relay.now());
+    broker.topic(relay.topic().name()).await.unwrap();
+    broker
+}
+
+fn is_removed<T: std::fmt::Debug>(result: Result<T, BrokerError>) -> bool {
+    match result {
+        Err(BrokerError::UnknownTopic(_)) => true,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_topic_that_is_removed_by_force_leaves_nothing_and_nobody_brings_it_back() {
+    let test = Removing::start().await;
+    let (relay, late) = (&test.relay, &test.late);
+    test.send("waits", HOUR).await;
+    relay.put_in_garbage("garbage").await;
+    test.send("held", ms(0)).await;
+    relay.move_due(50).await;
+    let held = relay.read_one().await;
+    let stale = late.topic(test.name()).await.unwrap();
+
+    let topic = test.begin(Removal::Force).await.unwrap();
+    assert_eq!(topic.removal(), Some(Removal::Force));
+    let new = message("new", HOUR);
+    let refused = late.send(&stale, Shard::new(1), &[new.clone()]).await;
+    assert_eq!(refused.unwrap_err().to_string(), "topic t is being removed");
+    assert_eq!(test.step(relay.broker()).await, ShardRemoval::Gone);
+    test.assert_nothing_is_left(0).await;
+
+    let ack = [settlement(&held, Verdict::Ack)];
+    let settled = late.settle(&stale, Shard::new(0), relay.group(), &ack);
+    assert!(is_removed(settled.await));
+    for shard in stale.shards() {
+        assert!(is_removed(late.send(&stale, shard, &[new.clone()]).await));
+        assert!(is_removed(
+            late.move_due(&stale, shard, 50, SOON).await.map(|_| ())
+        ));
+    }
+    for mode in [Declare::Create, Declare::UpdateAt(3)] {
+        let declared = late.declare(test.name(), &of_shards(3), mode).await;
+        match mode {
+            Declare::Create => assert!(is_removed(declared)),
+            _ => assert_eq!(declared.unwrap_err().to_string(), "topic t does not exist"),
+        }
+    }
+    assert!(is_removed(late.reshard(test.name(), 4).await));
+    assert!(is_removed(
+        late.remove_topic(test.name(), Removal::Drain).await
+    ));
+    assert_eq!(late.redeclare_lost().await.unwrap(), []);
+    assert_eq!(late.refresh().await.unwrap().len(), 0);
+    assert!(late.known(test.name()).is_none());
+    test.assert_nothing_is_left(0).await;
+}
+
+#[tokio::test]
+async fn a_process_that_knows_a_removed_topic_does_not_declare_it_as_lost() {
+    let test = Removing::start().await;
+    test.begin(Removal::Drain).await.unwrap();
+    assert_eq!(test.step(test.relay.broker()).await, ShardRemoval::Gone);
+    assert!(test.late.known(test.name()).is_some());
+    assert_eq!(test.late.redeclare_lost().await.unwrap(), []);
+    assert!(test.late.known(test.name()).is_none());
+    test.assert_nothing_is_left(0).await;
+}
+
+#[tokio::test]
+async fn a_draining_topic_delivers_what_it_has_and_takes_nothing_new() {
+    let test = Removing::start().await;
+    let relay = &test.relay;
+    let sent = test.send("waits", ms(1000)).await;
+    test.begin(Removal::Drain).await.unwrap();
+    let topic = relay.broker().topic(test.name()).await.unwrap();
+    let again = relay.broker().send(&topic, Shard::new(0), &sent[..1]).await;
+    assert_eq!(again.unwrap()[0].outcome, SendOutcome::Duplicate);
+    let new = relay
+        .broker()
+        .send(&topic, Shard::new(0), &[message("new", ms(0))])
+        .await;
+    assert_eq!(new.unwrap_err().to_string(), "topic t is being removed");
+    let changed = relay
+        .broker()
+        .declare(test.name(), &of_shards(3), Declare::Update)
+        .await;
+    assert_eq!(changed.unwrap_err().to_string(), "topic t is being removed");
+    for shard in topic.shards() {
+        let left = relay.broker().remove_shard(&topic, shard).await.unwrap();
+        assert!(matches!(left, ShardRemoval::Left(1..)), "{shard}: {left:?}");
+    }
+    relay.step(1000);
+    for (index, shard) in topic.shards().enumerate() {
+        relay
+            .broker()
+            .move_due(&topic, shard, 50, SOON)
+            .await
+            .unwrap();
+        let read = relay.read_as(shard, "c", 1).await.remove(0);
+        assert_eq!(read.id.as_ref(), Some(&sent[index].id));
+        let left = relay.broker().remove_shard(&topic, shard).await.unwrap();
+        assert_ne!(left, ShardRemoval::Gone, "one is in flight on {shard}");
+        let settle = settlement(&read, Verdict::Ack);
+        let settled = relay
+            .broker()
+            .settle(&topic, shard, relay.group(), &[settle])
+            .await;
+        assert_eq!(settled.unwrap(), [Settled::Acked]);
+    }
+    assert_eq!(test.step(relay.broker()).await, ShardRemoval::Gone);
+    test.assert_nothing_is_left(0).await;
+}
+
+#[tokio::test]
+async fn a_drain_can_be_forced_and_not_the_other_way_round() {
+    let test = Removing::start().await;
+    test.send("waits", HOUR).await;
+    test.begin(Removal::Drain).await.unwrap();
+    assert_ne!(test.step(test.relay.broker()).await, ShardRemoval::Gone);
+    let forced = test.begin(Removal::Force).await.unwrap();
+    assert_eq!(forced.removal(), Some(Removal::Force));
+    let again = test.begin(Removal::Drain).await.unwrap();
+    assert_eq!(again.removal(), Some(Removal::Force));
+    assert_eq!(test.step(test.relay.broker()).await, ShardRemoval::Gone);
+    test.assert_nothing_is_left(0).await;
+}
+
+#[tokio::test]
+async fn the_first_shard_waits_for_the_others() {
+    let test = Removing::start().await;
+    let topic = test.begin(Removal::Force).await.unwrap();
+    let broker = test.relay.broker();
+    let first = async || broker.remove_shard(&topic, Shard::new(0)).await.unwrap();
+    assert_eq!(first().await, ShardRemoval::Left(2));
+    broker.remove_shard(&topic, Shard::new(2)).await.unwrap();
+    assert_eq!(first().await, ShardRemoval::Left(1));
+    // A process that sends to a shard that is gone does not declare it again.
+    let stale = test.late.topic(test.name()).await.unwrap();
+    let sent = test
+        .late
+        .send(&stale, Shard::new(2), &[message("new", HOUR)])
+        .await;
+    assert_eq!(sent.unwrap_err().to_string(), "topic t is being removed");
+    broker.remove_shard(&topic, Shard::new(1)).await.unwrap();
+    assert_eq!(first().await, ShardRemoval::Gone);
+    test.assert_nothing_is_left(0).await;
+}
+
+#[tokio::test]
+async fn a_removal_that_stopped_before_it_was_unregistered_is_finished_by_any_process() {
+    let test = Removing::start().await;
+    test.begin(Removal::Force).await.unwrap();
+    let registry = format!("{}:v1:{{registry}}:topics", test.relay.broker().namespace());
+    let entry: String = test
+        .relay
+        .command(cmd("HGET").arg(&registry).arg("t"))
+        .await;
+    assert_eq!(test.step(test.relay.broker()).await, ShardRemoval::Gone);
+    let _: u64 = test
+        .relay
+        .command(cmd("HSET").arg(&registry).arg("t").arg(entry))
+        .await;
+    assert_eq!(test.late.refresh().await.unwrap().len(), 0);
+    test.assert_nothing_is_left(0).await;
+}
+
+#[tokio::test]
+async fn a_topic_that_is_created_again_is_another_one() {
+    let mut test = Removing::start().await;
+    let sent = test.send("m", HOUR).await;
+    let before = test.begin(Removal::Force).await.unwrap().epoch();
+    assert_eq!(test.step(test.relay.broker()).await, ShardRemoval::Gone);
+    let other = TopicSettings {
+        max_attempts: 7,
+        ..of_shards(2)
+    };
+    let broker = test.relay.broker();
+    let created = broker
+        .declare(test.name(), &other, Declare::UpdateAt(0))
+        .await
+        .unwrap();
+    assert_eq!((created.epoch(), created.removal()), (before + 1, None));
+    let left: i64 = test
+        .relay
+        .command(cmd("PTTL").arg(test.relay.key("conf")))
+        .await;
+    assert_eq!(left, -1, "it stays");
+    // A process that missed all of it.
+    let late = test.late.refresh().await.unwrap();
+    assert_eq!(late[0].settings(), &other);
+    let shard = late[0].shard_of(&sent[0].id);
+    let accepted = test.late.send(&late[0], shard, &sent[..1]).await.unwrap();
+    assert_eq!(
+        accepted[0].outcome,
+        SendOutcome::Waiting,
+        "the old one is forgotten"
+    );
+    test.relay.set_topic(created);
+    test.relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn a_topic_that_was_resharded_is_removed_with_its_record_at_shard_0() {
+    let relay = Relay::with("removal", of_shards(2)).await;
+    let name = relay.topic().name().clone();
+    let opened = open(&relay, 3).await;
+    let removed = relay.broker().remove_topic(&name, Removal::Force).await;
+    assert!(
+        matches!(removed, Err(BrokerError::Resharding { .. })),
+        "{removed:?}"
+    );
+    assert_eq!(migrate_out(relay.broker(), &opened).await, 0);
+    let topic = relay.broker().known(&name).unwrap();
+    relay.broker().drop_retired_keys(&topic).await.unwrap();
+    let late = process(&relay).await;
+    let test = Removing { relay, late };
+    test.begin(Removal::Drain).await.unwrap();
+    let resharded = test.relay.broker().reshard(&name, 4).await;
+    assert_eq!(
+        resharded.unwrap_err().to_string(),
+        "topic t is being removed"
+    );
+    assert_eq!(test.step(test.relay.broker()).await, ShardRemoval::Gone);
+    test.assert_nothing_is_left(2).await;
+    assert_eq!(test.late.refresh().await.unwrap().len(), 0);
+    let again = test
+        .relay
+        .broker()
+        .declare(&name, &of_shards(1), Declare::Update)
+        .await;
+    assert_eq!(again.unwrap().shards().next(), Some(Shard::new(0)));
+}
