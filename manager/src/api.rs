@@ -128,6 +128,7 @@ impl Routes {
             operate: exact(
                 OpenApiRouter::new()
                     .routes(routes!(topics::put))
+                    .routes(routes!(topics::remove))
                     .routes(routes!(topics::pause))
                     .routes(routes!(topics::resume))
                     .routes(routes!(groups::pause))

@@ -1,5 +1,5 @@
-//! Shows topics and their messages: counts, settings, pages of messages, single messages. Creates, changes, pauses and resumes
-//! topics.
+//! Shows topics and their messages: counts, settings, pages of messages, single messages. Creates, changes, removes, pauses and
+//! resumes topics.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use axum::extract::{Path, State as With};
 use axum::http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use lisa_core::broker::{
-    BrokerError, Declare, KeyCursor, StoredMessage, TimeRange, TopicHandle, TopicStats,
+    BrokerError, Declare, KeyCursor, Removal, StoredMessage, TimeRange, TopicHandle, TopicStats,
 };
 use lisa_core::fields;
 use lisa_core::message::{MessageId, OrderingKey};
@@ -29,15 +29,15 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::{Api, invalid, wrong_group};
 use crate::operations::audit;
-use crate::operations::choose_group;
 use crate::operations::garbage_filter::Filter;
 use crate::operations::garbage_search::{self, Search};
 use crate::operations::groups::GroupView;
 use crate::operations::messages::{FindError, MessagePage, UNTIMED, find};
 use crate::operations::snapshot::{self, SnapshotList};
 use crate::operations::topics::{
-    self, StatsList, TopicEntry, TopicList, TopicPaused, stats_of_all,
+    self, StatsList, TopicEntry, TopicList, TopicPaused, TopicRemoval, stats_of_all,
 };
+use crate::operations::{choose_group, counted};
 
 /// The header with the key of a message.
 const KEY: &str = "Lisa-Key";
@@ -51,6 +51,9 @@ pub(super) struct TopicView {
     /// The number of changes of its settings.
     epoch: u64,
     settings: TopicSettings,
+    /// The way in which it is being removed, if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    removal: Option<Removal>,
     groups: Vec<GroupView>,
     stats: TopicStats,
 }
@@ -97,6 +100,7 @@ pub(super) async fn show(
         topic: topic.name().clone(),
         epoch: topic.epoch(),
         settings: topic.settings().clone(),
+        removal: topic.removal(),
         groups: GroupView::all(&stats),
         stats,
     };
@@ -154,12 +158,7 @@ pub(super) async fn put(
         Err(error) => return Err(error.into()),
     };
     let settings = read_settings(&body, before.as_deref(), &api.config.topic_defaults)?;
-    if api.config.topics.contains_key(&name) {
-        let why = format!(
-            "the managers' configuration declares topic {name}: edit topics.{name} there, and reload the managers"
-        );
-        return Err(Problem::new(ProblemCode::DeclaredInFile, why));
-    }
+    api.not_in_file(&name)?;
     let (verb, status, changes) = match &before {
         Some(before) => {
             let changes = topics::differences(before.settings(), &settings);
@@ -178,6 +177,71 @@ pub(super) async fn put(
     });
     let topic = declared.await?;
     Ok((status, tag(&topic), Json(TopicEntry::of(&topic))))
+}
+
+fields! {
+    #[derive(Clone, Debug)]
+    pub(super) struct RemovalQuery, query {
+        /// Treatment of the stored messages. Default: a topic that has any is not removed.
+        how: Option<Removal> = None;
+    }
+}
+
+/// Removes a topic with its messages, groups, counters and history.
+///
+/// From then on, the topic accepts no new messages. With `how=drain`, it delivers what it has, also what is not due yet, and is removed
+/// once nothing is left; garbage is to be requeued or purged. With `how=force`, everything is removed within seconds. A request can be
+/// repeated, and a drain be forced. A topic of this name can be created again once this one is gone.
+#[utoipa::path(delete, operation_id = "remove_topic", path = "/v1/topics/{topic}", tag = "topics", params(TopicPath, RemovalQuery),
+    responses((status = 202, description = "The topic is being removed", body = TopicRemoval),
+        (status = 404, description = "unknown_topic: also if it was removed"),
+        (status = 409, description = "declared_in_file: the managers' configuration declares the topic; not_empty: it has messages, and `how` is missing")))]
+pub(super) async fn remove(
+    With(api): With<Api>,
+    Path(path): Path<TopicPath>,
+    Query(query): Query<RemovalQuery>,
+) -> Result<(StatusCode, Json<TopicRemoval>), Problem> {
+    let topic = api.topic(&path.topic).await?;
+    let name = topic.name();
+    api.not_in_file(name)?;
+    let stored = api.broker.stats(&topic).await?.stored;
+    let how = match query.how {
+        None if stored > 0 && topic.removal().is_none() => {
+            let why = format!(
+                "topic {name} has {}: how=drain delivers what is stored first, and how=force removes it",
+                counted(stored, "message")
+            );
+            return Err(Problem::new(ProblemCode::NotEmpty, why));
+        }
+        how => how.unwrap_or(Removal::Drain),
+    };
+    let action = api.action("remove_topic").topic(name);
+    let action = action.details(format!("{how}, {}", counted(stored, "message")));
+    let before = topic.removal();
+    let removed = action.run(api.broker.remove_topic(name, how), |removed| {
+        audit::changed(removed.removal() != before)
+    });
+    let removal = removed.await?.removal().unwrap_or(how);
+    tracing::info!(topic = %name, %removal, stored, "removed by an operator");
+    let removal = TopicRemoval {
+        topic: name.clone(),
+        removal,
+        stored,
+    };
+    Ok((StatusCode::ACCEPTED, Json(removal)))
+}
+
+impl Api {
+    /// Refuses to change a topic that the managers' configuration declares.
+    fn not_in_file(&self, topic: &Topic) -> Result<(), Problem> {
+        if !self.config.topics.contains_key(topic) {
+            return Ok(());
+        }
+        let why = format!(
+            "the managers' configuration declares topic {topic}: edit topics.{topic} there, and reload the managers"
+        );
+        Err(Problem::new(ProblemCode::DeclaredInFile, why))
+    }
 }
 
 /// Reads settings. An existing topic keeps its number of shards.
@@ -212,11 +276,17 @@ fn condition(headers: &HeaderMap) -> Result<Declare, Problem> {
         (None, Some(b"*")) => Ok(Declare::UpdateAt(0)),
         (None, Some(_)) => Err(invalid("If-None-Match", &"expected *")),
         (Some(tag), None) => {
-            let epoch = std::str::from_utf8(tag).ok();
-            let epoch =
-                epoch.and_then(|tag| tag.strip_prefix('"')?.strip_suffix('"')?.parse().ok());
-            let epoch = epoch.filter(|epoch| *epoch > 0);
-            epoch
+            let number = tag
+                .strip_prefix(b"\"")
+                .and_then(|tag| tag.strip_suffix(b"\""));
+            let number = number.filter(|number| {
+                number
+                    .first()
+                    .is_some_and(|digit| matches!(digit, b'1'..=b'9'))
+            });
+            let number = number.and_then(|number| std::str::from_utf8(number).ok());
+            number
+                .and_then(|number| number.parse().ok())
                 .map(Declare::UpdateAt)
                 .ok_or_else(|| invalid("If-Match", &"expected the ETag of a topic, such as \"3\""))
         }

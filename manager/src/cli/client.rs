@@ -184,6 +184,17 @@ impl Call<'_> {
     /// # Errors
     /// [`CliError::Refused`] for a problem; unavailable without a response.
     pub(crate) async fn answer<T: DeserializeOwned>(self) -> Result<T, CliError> {
+        let (_, answer) = self.answer_with_status().await?;
+        Ok(answer)
+    }
+
+    /// Does the same as [`Call::answer`], and returns the status as well.
+    ///
+    /// # Errors
+    /// As [`Call::answer`].
+    pub(crate) async fn answer_with_status<T: DeserializeOwned>(
+        self,
+    ) -> Result<(StatusCode, T), CliError> {
         let (client, scope) = (self.client, self.scope);
         let (status, body) = match &client.0 {
             Transport::Remote(remote) => {
@@ -216,7 +227,7 @@ impl Call<'_> {
             }
             return Err(CliError::Refused(refusal));
         }
-        serde_json::from_slice(&body).map_err(|error| {
+        let answer = serde_json::from_slice(&body).map_err(|error| {
             let from = match &client.0 {
                 Transport::Remote(remote) => {
                     let url = &remote.url;
@@ -227,7 +238,8 @@ impl Call<'_> {
                 Transport::InProcess(_) => "unexpected response".to_owned(),
             };
             CliError::Failed(format!("{from}: {}", escape(&error.to_string())))
-        })
+        })?;
+        Ok((status, answer))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The verbs for operators: their names, and the function behind each.
 
 use clap::Subcommand;
+use lisa_core::broker::Removal;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::cli::{Format, Output};
 
@@ -122,6 +123,22 @@ pub(crate) enum TopicsVerb {
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<Setting>,
     },
+    /// Remove a topic
+    ///
+    /// A topic that has messages is not removed without --drain or --force. Managers do the work
+    Remove {
+        /// Topic
+        topic: Topic,
+        /// Refuse new messages, deliver those that are stored, and then remove the topic
+        #[arg(long, conflicts_with = "force")]
+        drain: bool,
+        /// Remove the topic with all its messages
+        #[arg(long)]
+        force: bool,
+        /// Do not ask for confirmation
+        #[arg(long, requires = "force")]
+        yes: bool,
+    },
     /// Change the number of shards of a topic while it is in use, and wait until managers have migrated its messages
     Reshard(ReshardArgs),
 }
@@ -221,6 +238,19 @@ impl OperatorVerb {
                 }
                 TopicsVerb::Change { topic, settings } => {
                     commands::topics::change(client, &topic, settings, output).await
+                }
+                TopicsVerb::Remove {
+                    topic,
+                    drain,
+                    force,
+                    yes,
+                } => {
+                    let how = match (drain, force) {
+                        (false, false) => None,
+                        (true, _) => Some(Removal::Drain),
+                        (false, true) => Some(Removal::Force),
+                    };
+                    commands::topics::remove(client, &topic, how, yes, output).await
                 }
                 TopicsVerb::Reshard(args) => {
                     commands::reshard::reshard(client, &args, output).await

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use lisa_core::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle, TopicStats};
+use lisa_core::broker::{Broker, BrokerError, CONCURRENT_READS, Removal, TopicHandle, TopicStats};
 use lisa_core::fields::plain;
 use lisa_core::topic::{Group, Topic, TopicSettings};
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,19 @@ pub(crate) struct TopicEntry {
     /// True while its number of shards is changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) resharding: bool,
+    /// The way in which it is being removed, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) removal: Option<Removal>,
+}
+
+/// A topic that is being removed.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct TopicRemoval {
+    pub(crate) topic: Topic,
+    /// The way in which it is being removed. A removal by force stays one.
+    pub(crate) removal: Removal,
+    /// The messages that are still stored.
+    pub(crate) stored: u64,
 }
 
 /// All registered topics.
@@ -53,6 +66,7 @@ impl TopicEntry {
             settings: topic.settings().clone(),
             groups: topic.groups().to_vec(),
             resharding: topic.is_resharding(),
+            removal: topic.removal(),
         }
     }
 }

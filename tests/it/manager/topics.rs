@@ -217,8 +217,10 @@ async fn the_command_line_creates_topics_and_changes_single_settings() {
         };
         let settings = ["groups=billing,audit", "max_attempts=3", "retry.base=2s"];
         let create = [&["topics", "create", topic], &settings[..]].concat();
-        let done = run(&create).await;
-        assert_eq!(done.stdout, format!("{topic} created\n"), "{done:?}");
+        for what in ["created", "already exists with these settings"] {
+            let done = run(&create).await;
+            assert_eq!(done.stdout, format!("{topic} {what}\n"), "{done:?}");
+        }
         let change = [
             "topics",
             "change",
@@ -291,5 +293,66 @@ async fn the_command_line_creates_topics_and_changes_single_settings() {
         refused.stderr.contains("pass --url, or --config"),
         "{refused:?}"
     );
+    served.end().await;
+}
+
+#[tokio::test]
+async fn a_topic_is_removed_on_purpose_only_and_can_be_created_again() {
+    let server = Server::start();
+    let served = served(&server).await;
+    let (api, settings) = (&served.api, json!({ "shards": 2 }));
+    put(&served, "new", NEW, settings).await.expect(201);
+    let later = [("lisa-delay", "1h")];
+    api.send("new", "x", &later).await.expect(202);
+    let remove = async |path: &str| {
+        let path = format!("/v1/topics/{path}");
+        lisa_tests::http::reply(api.request(Method::DELETE, &path)).await
+    };
+    for (path, status, code, text) in [
+        (
+            "new",
+            409,
+            "not_empty",
+            "topic new has 1 message: how=drain",
+        ),
+        ("new?how=now", 422, "invalid", "must be one of drain force"),
+        (
+            "orders?how=force",
+            409,
+            "declared_in_file",
+            "edit topics.orders",
+        ),
+        ("none", 404, "unknown_topic", "is not registered"),
+    ] {
+        let refused = remove(path).await.expect(status).json();
+        assert_eq!(refused["code"], code, "{path}");
+        let detail = refused["detail"].to_string();
+        assert!(detail.contains(text), "{path}: {detail}");
+    }
+    let draining = remove("new?how=drain").await.expect(202).json();
+    let expected = json!({ "topic": "new", "removal": "drain", "stored": 1 });
+    assert_eq!(draining, expected);
+    assert_eq!(remove("new").await.expect(202).json(), expected);
+    let listed = api.get_json("/v1/topics").await;
+    let mut listed = listed["topics"].as_array().unwrap().iter();
+    assert!(listed.any(|topic| topic["removal"] == "drain"));
+    let refused = api.send("new", "x", &[]).await.expect(404).json();
+    assert_eq!(
+        refused["detail"],
+        "topic new is being removed: it accepts no new messages"
+    );
+    let changed = put(&served, "new", ALWAYS, json!({ "ttl": "1h" })).await;
+    assert_eq!(changed.expect(404).json()["code"], "unknown_topic");
+
+    remove("new?how=force").await.expect(202);
+    eventually(SOON, async || {
+        let there = api.get("/v1/topics/new").await;
+        (there.status == 404).then_some(()).ok_or(there.status)
+    })
+    .await;
+    let audit = api.get_json("/v1/audit").await;
+    assert_eq!(audit["entries"][0]["details"], "force, 1 message");
+    put(&served, "new", NEW, json!({})).await.expect(201);
+    api.send("new", "x", &[]).await.expect(202);
     served.end().await;
 }

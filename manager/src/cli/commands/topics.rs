@@ -1,20 +1,28 @@
-//! `topics`: lists topics, creates one, and changes settings of one.
+//! `topics`: lists topics, creates one, changes settings of one, and removes one.
 
+use std::io::{self, IsTerminal as _};
 use std::str::FromStr;
+use std::time::Duration;
 
+use lisa_core::broker::Removal;
 use lisa_core::fields::{Description, Value as _};
 use lisa_core::time::format_duration;
 use lisa_core::topic::{Group, Topic, TopicSettings};
-use lisa_service::cli::{Output, Rows};
+use lisa_service::cli::{Output, Rows, prompt};
 use lisa_service::http::auth::Scope;
-use reqwest::Method;
+use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use tokio::time::{Instant, sleep};
 
-use super::print;
+use super::{be_sure, counted, print};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::operations::topics::{TopicEntry, TopicList};
+use crate::operations::topics::{TopicEntry, TopicList, TopicRemoval};
+
+/// The time to wait for a removal that nothing holds up, and the pause between two looks.
+const GONE_WITHIN: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// A setting on the command line, such as `retry.base=5s`.
 #[derive(Clone, Debug)]
@@ -92,7 +100,13 @@ pub(crate) async fn list(client: &Client, output: &Output) -> Result<(), CliErro
         let groups: Vec<_> = topic.groups.iter().map(Group::as_str).collect();
         table.add_row([
             topic.topic.to_string(),
-            if topic.resharding { "resharding" } else { "" }.to_owned(),
+            match topic.removal {
+                Some(Removal::Drain) => "draining",
+                Some(Removal::Force) => "being removed",
+                None if topic.resharding => "resharding",
+                None => "",
+            }
+            .to_owned(),
             groups.join(", "),
             settings.shards.to_string(),
             format_duration(settings.lease),
@@ -110,9 +124,10 @@ pub(crate) async fn create(
     settings: Vec<Setting>,
     output: &Output,
 ) -> Result<(), CliError> {
-    let created = put(client, topic, Map::new(), settings, "If-None-Match", "*").await?;
-    let what = match created.epoch {
-        1 => "created",
+    let put = put(client, topic, Map::new(), settings, "If-None-Match", "*");
+    let (status, created) = put.await?;
+    let what = match status {
+        StatusCode::CREATED => "created",
         _ => "already exists with these settings",
     };
     report(&created, what, output)
@@ -132,12 +147,65 @@ pub(crate) async fn change(
     }
     let before: View = client.get(&["topics", topic.as_str()]).answer().await?;
     let tag = format!("\"{}\"", before.epoch);
-    let changed = put(client, topic, before.settings, settings, "If-Match", &tag).await?;
+    let put = put(client, topic, before.settings, settings, "If-Match", &tag);
+    let (_, changed) = put.await?;
     let what = match changed.epoch == before.epoch {
         true => "already has these settings",
         false => "changed",
     };
     report(&changed, what, output)
+}
+
+/// Removes a topic. Waits a while for the removal by force.
+pub(crate) async fn remove(
+    client: &Client,
+    topic: &Topic,
+    how: Option<Removal>,
+    yes: bool,
+    output: &Output,
+) -> Result<(), CliError> {
+    require_managers_file(client)?;
+    if how == Some(Removal::Force) && !yes {
+        confirm(topic)?;
+    }
+    let call = client.call(Method::DELETE, &["topics", topic.as_str()], Scope::Operate);
+    let begun: TopicRemoval = call.query("how", how).answer().await?;
+    let until = Instant::now() + GONE_WITHIN;
+    let mut is_gone = false;
+    while !is_gone
+        && (begun.stored == 0 || begun.removal == Removal::Force)
+        && Instant::now() < until
+    {
+        sleep(LOOK_EVERY).await;
+        let there: Result<Value, _> = client.get(&["topics", topic.as_str()]).answer().await;
+        is_gone = match there {
+            Err(CliError::Refused(refusal)) if refusal.code() == "unknown_topic" => true,
+            there => there.map(|_| false)?,
+        };
+    }
+    if !output.is_table() {
+        return Ok(output.object(&begun)?);
+    }
+    let left = counted(begun.stored, "message");
+    print(&match (is_gone, begun.removal) {
+        (true, _) => format!("{topic} is removed"),
+        (false, Removal::Drain) => {
+            format!("{topic} is draining: {left} left. It is removed once nothing is left")
+        }
+        (false, Removal::Force) => format!("{topic} is being removed: a running manager does it"),
+    })
+}
+
+/// Asks for confirmation before messages are removed.
+fn confirm(topic: &Topic) -> Result<(), CliError> {
+    if !io::stdin().is_terminal() {
+        let text = "--force requires --yes when there is no terminal".to_owned();
+        return Err(CliError::Usage(text));
+    }
+    prompt(format_args!(
+        "permanently remove topic {topic} with its messages? [y/N] "
+    ));
+    be_sure()
 }
 
 async fn put(
@@ -147,13 +215,8 @@ async fn put(
     changes: Vec<Setting>,
     condition: &'static str,
     value: &str,
-) -> Result<TopicEntry, CliError> {
-    if let Some(loaded) = client.configuration()
-        && loaded.file.is_none()
-    {
-        let why = "pass --url, or --config with the managers' configuration: it has topic_defaults, and decides about its topics";
-        return Err(CliError::Usage(why.to_owned()));
-    }
+) -> Result<(StatusCode, TopicEntry), CliError> {
+    require_managers_file(client)?;
     for change in changes {
         // Another kind of policy has other keys.
         if change.key == "retry.kind" {
@@ -163,7 +226,7 @@ async fn put(
     }
     let call = client.call(Method::PUT, &["topics", topic.as_str()], Scope::Operate);
     let call = call.header(condition, Some(value));
-    let answer = call.json(&settings.into()).answer().await;
+    let answer = call.json(&settings.into()).answer_with_status().await;
     answer.map_err(|error| match error {
         // The detail names settings, which are not options.
         CliError::Refused(refusal) if refusal.code() == "invalid" => {
@@ -171,6 +234,17 @@ async fn put(
         }
         other => other,
     })
+}
+
+/// Requires the managers' configuration of a command line that works on Redis.
+fn require_managers_file(client: &Client) -> Result<(), CliError> {
+    if let Some(loaded) = client.configuration()
+        && loaded.file.is_none()
+    {
+        let why = "pass --url, or --config with the managers' configuration: it has topic_defaults, and decides about its topics";
+        return Err(CliError::Usage(why.to_owned()));
+    }
+    Ok(())
 }
 
 fn report(topic: &TopicEntry, what: &str, output: &Output) -> Result<(), CliError> {

@@ -51,6 +51,8 @@ pub enum ProblemCode {
     Cancelled,
     /// The configuration of the managers declares the topic; nothing was done.
     DeclaredInFile,
+    /// The topic has messages; nothing was done.
+    NotEmpty,
     /// The topic does not meet `If-Match` or `If-None-Match`; nothing was done.
     PreconditionFailed,
     /// The same kind of operation is already in progress; nothing was done.
@@ -144,6 +146,7 @@ impl ProblemCode {
                 S::CONFLICT,
                 "declared in the configuration",
             ),
+            Self::NotEmpty => ("not_empty", S::CONFLICT, "topic has messages"),
             Self::PreconditionFailed => (
                 "precondition_failed",
                 S::PRECONDITION_FAILED,
