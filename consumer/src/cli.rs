@@ -89,7 +89,7 @@ impl Cli {
         let args = match self.verb {
             Verb::Run(args) => args,
             Verb::Config(verb) => {
-                return verb.execute(self.flags.config, overrides, &self.flags.output);
+                return verb.execute("consumer", self.flags.config, overrides, &self.flags.output);
             }
             Verb::Program(verb) => {
                 return verb.execute(Self::command()).map_err(StartError::Write);

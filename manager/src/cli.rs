@@ -79,7 +79,7 @@ impl Cli {
             }
             Verb::Config(verb) => {
                 let overrides = flags.overrides();
-                verb.execute(flags.config, overrides, &flags.output)?;
+                verb.execute("manager", flags.config, overrides, &flags.output)?;
             }
             Verb::Program(verb) => verb.execute(Self::command())?,
         }

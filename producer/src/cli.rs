@@ -320,7 +320,12 @@ impl Cli {
             }
             Command::Message(verb) => verb,
             Command::Config(verb) => {
-                let done = verb.execute(flags.config, flags.overrides, &self.flags.output);
+                let done = verb.execute(
+                    "producer",
+                    flags.config,
+                    flags.overrides,
+                    &self.flags.output,
+                );
                 return Ok(done.map(|()| 0)?);
             }
             Command::Program(verb) => {

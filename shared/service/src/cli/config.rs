@@ -24,12 +24,14 @@ pub enum ConfigVerb {
 }
 
 impl ConfigVerb {
-    /// Runs the verb on the whole configuration, whichever program reads its parts.
+    /// Runs the verb on the whole configuration, whichever program reads its parts. A check also refuses what a start of `role`
+    /// would refuse because this program was built without a feature.
     ///
     /// # Errors
     /// The configuration is invalid, or the result cannot be printed.
     pub fn execute(
         &self,
+        role: &'static str,
         file: Option<PathBuf>,
         overrides: BTreeMap<String, String>,
         output: &Output,
@@ -39,6 +41,7 @@ impl ConfigVerb {
             source_secrets: SinkSecrets::Checked,
             aws_secrets: SinkSecrets::Checked,
             listener_files: SinkSecrets::Checked,
+            role: matches!(self, Self::Check).then_some(role),
             ..LoadOptions::from_process(file, overrides)
         };
         let loaded = Loaded::load(options)?;

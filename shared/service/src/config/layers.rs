@@ -88,6 +88,9 @@ pub struct LoadOptions {
     pub aws_secrets: SinkSecrets,
     /// The handling of the certificate files of listeners.
     pub listener_files: SinkSecrets,
+    /// The role whose start is checked, such as `consumer`: a key of it that needs a feature is a problem if this program was
+    /// built without that feature.
+    pub role: Option<&'static str>,
 }
 
 /// The handling of the secret files of sinks, and of sinks that can never work, when a configuration is loaded. Sources are
@@ -148,6 +151,8 @@ pub(super) struct Layers {
     pub(super) values: Dict,
     /// The file that was read.
     pub(super) file: Option<PathBuf>,
+    /// The role whose start is checked.
+    pub(super) role: Option<&'static str>,
     unused_variables: Vec<Problem>,
 }
 
@@ -197,6 +202,7 @@ impl Layers {
             figment,
             values,
             file,
+            role: options.role,
             unused_variables,
         })
     }

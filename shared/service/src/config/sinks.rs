@@ -100,7 +100,8 @@ impl SinkConfig {
     }
 }
 
-/// Warns that this program, and so perhaps the process of this role, was built without a feature that a key needs.
+/// Reports that this program was built without a feature that a key needs: a problem if its own start is checked, else a warning,
+/// because the process of that role may be another program.
 pub(super) fn needs_feature(
     table: &mut Table<'_>,
     key: &'static str,
@@ -108,11 +109,68 @@ pub(super) fn needs_feature(
     feature: &'static str,
     is_there: bool,
 ) {
-    if !is_there && table.secrets() == SinkSecrets::Checked {
+    if is_there {
+        return;
+    }
+    if table.role() == Some(role) {
+        table.reject(
+            key,
+            format!("built without the feature `{feature}`; requires a lisa-{role} built with it"),
+        );
+    } else if table.secrets() == SinkSecrets::Checked {
         let refused = format!("a {role} built without it does not start");
         table.warning(
             key,
             format!("built without the feature `{feature}`; {refused}"),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::findings::Findings;
+    use super::super::layers::{Layers, LoadOptions, Secrets};
+    use super::*;
+
+    /// Reads a key of consumers that needs a missing feature, where the start of `role` is checked. Returns the problems and the
+    /// warnings.
+    fn without_feature(role: Option<&'static str>, secrets: SinkSecrets) -> [Vec<String>; 2] {
+        let options = LoadOptions {
+            overrides: [("namespace".to_owned(), "shop".to_owned())].into(),
+            role,
+            ..LoadOptions::default()
+        };
+        let secrets = Secrets {
+            sinks: secrets,
+            sources: secrets,
+            tokens: secrets,
+            listeners: secrets,
+        };
+        let findings = Findings::new(Arc::new(Layers::merge(options).unwrap()), secrets);
+        let mut table = findings.root();
+        let _: Option<String> = table.optional("namespace", "The key.");
+        needs_feature(&mut table, "namespace", "consumer", "sink-x", false);
+        table.finish();
+        let found = findings.finish();
+        [found.problems, found.warnings].map(|all| all.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn a_check_refuses_what_the_start_of_its_role_refuses_and_only_warns_of_others() {
+        let [problems, warnings] = without_feature(Some("consumer"), SinkSecrets::Checked);
+        let refused = "namespace = \"shop\": built without the feature `sink-x`; requires a lisa-consumer built with it";
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains(refused), "{problems:?}");
+        assert_eq!(warnings, [""; 0]);
+        let [problems, warnings] = without_feature(Some("manager"), SinkSecrets::Checked);
+        assert_eq!(
+            (problems.len(), warnings.len()),
+            (0, 1),
+            "{problems:?} {warnings:?}"
+        );
+        let unused = without_feature(None, SinkSecrets::Unused);
+        assert_eq!(unused, [vec![], Vec::<String>::new()]);
     }
 }

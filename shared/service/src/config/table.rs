@@ -174,6 +174,11 @@ impl<'a> Table<'a> {
         self.secrets
     }
 
+    /// Returns the role whose start is checked.
+    pub(crate) fn role(&self) -> Option<&'static str> {
+        self.findings.layers.role
+    }
+
     /// Handles the secret files of this table as those of a source, a token, or the process itself.
     pub(crate) fn secrets_of(self, of: fn(Secrets) -> SinkSecrets) -> Self {
         Self {
