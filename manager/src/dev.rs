@@ -87,6 +87,7 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
         let topic = DEMO_TOPIC.parse().expect("a valid name");
         config.topics.entry(topic).or_insert(settings);
     }
+    config.manager.is_dev = true;
     add_printer(&mut config.topic_defaults);
     config.topics.values_mut().for_each(add_printer);
     // The process ends when its terminal closes.

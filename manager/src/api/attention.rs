@@ -15,7 +15,13 @@ pub(super) async fn show(
     With(api): With<Api>,
     Query(query): Query<AttentionQuery>,
 ) -> Result<Json<Attention>, Problem> {
-    match attention::read(&api.broker, &query, api.via.all_within()).await {
+    match attention::read(
+        &api.broker,
+        &query,
+        (api.config.manager.is_dev, api.via.all_within()),
+    )
+    .await
+    {
         Ok(attention) => Ok(Json(attention)),
         Err(error) => Err(api.none_read(error).await),
     }

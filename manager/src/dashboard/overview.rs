@@ -54,7 +54,7 @@ pub(super) async fn show(
         (charts.as_ref(), &rates),
         &filter,
         page,
-        most,
+        (most, dashboard.0.parts.config.manager.is_dev),
     );
     let page = Page::new(Section::Overview, "Overview", body).live();
     Ok(match reading.value.as_deref() {
@@ -126,13 +126,13 @@ fn render(
     (charts, rates): (Option<&Charts>, &RatesNow),
     filter: &str,
     page: usize,
-    most: usize,
+    (most, is_dev): (usize, bool),
 ) -> Markup {
     let Some(counts) = reading.value.as_deref() else {
         return staleness("stale", reading);
     };
     let list = &counts.list;
-    let troubles = attention(list, &AttentionQuery::default()).troubles;
+    let troubles = attention(list, &AttentionQuery::default(), is_dev).troubles;
     let mut topics: Vec<&TopicStats> = list
         .topics
         .iter()

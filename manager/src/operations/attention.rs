@@ -147,14 +147,14 @@ impl Attention {
     }
 }
 
-/// Reads what needs attention.
+/// Reads what needs attention; `is_dev` as in [`attention`].
 ///
 /// # Errors
 /// [`AllTopicsError`]; for a topic that is not registered, [`BrokerError::UnknownTopic`] in it.
 pub(crate) async fn read(
     broker: &Broker,
     query: &AttentionQuery,
-    within: Duration,
+    (is_dev, within): (bool, Duration),
 ) -> Result<Attention, AllTopicsError> {
     let mut stats = stats_of_all(broker, within).await?;
     if let Some(topic) = &query.topic
@@ -162,11 +162,12 @@ pub(crate) async fn read(
     {
         return Err(BrokerError::UnknownTopic(topic.clone()).into());
     }
-    Ok(attention(&stats, query))
+    Ok(attention(&stats, query, is_dev))
 }
 
-/// Returns what needs attention.
-pub(crate) fn attention(stats: &StatsList, limits: &AttentionQuery) -> Attention {
+/// Returns what needs attention. In development mode (`is_dev`), a group without a consumer is only a notice: a topic gets the
+/// group `default` with its first message, so that it can be pulled later.
+pub(crate) fn attention(stats: &StatsList, limits: &AttentionQuery, is_dev: bool) -> Attention {
     use Status::{Critical, Unknown};
     let mut found = Vec::new();
     match stats.managers {
@@ -189,6 +190,13 @@ pub(crate) fn attention(stats: &StatsList, limits: &AttentionQuery) -> Attention
     for topic in &stats.topics {
         let troubles = in_topic(topic, limits).into_iter();
         found.extend(troubles.map(|trouble| trouble.of_topic(topic.topic.as_str())));
+    }
+    if is_dev {
+        for trouble in &mut found {
+            if trouble.kind == TroubleKind::NoConsumer {
+                trouble.status = Status::Notice;
+            }
+        }
     }
     Attention::new(found, stats.topics.iter().map(TopicStats::lost).sum())
 }
@@ -380,13 +388,30 @@ mod tests {
                 "t",
             ),
         ] {
-            let found = attention(&stats(topic, group), &AttentionQuery::default()).troubles;
+            let found = attention(&stats(topic, group), &AttentionQuery::default(), false).troubles;
             let seen: Vec<_> = { found.iter() }
                 .map(|one| (one.status, one.kind.as_str(), one.subject()))
                 .collect();
             assert_eq!(seen, [(status, kind, subject.to_owned())], "{found:?}");
         }
-        let well = attention(&stats(json!({}), json!({})), &AttentionQuery::default());
+        let well = attention(
+            &stats(json!({}), json!({})),
+            &AttentionQuery::default(),
+            false,
+        );
         assert_eq!((well.status, well.troubles.len()), (Status::Ok, 0));
+    }
+
+    #[test]
+    fn in_development_a_group_without_a_consumer_is_a_notice() {
+        let unread = json!({ "oldest_due_age_ms": 300_001, "ready": 1, "consumers": 0 });
+        let status = |is_dev| {
+            let stats = stats(json!({}), unread.clone());
+            attention(&stats, &AttentionQuery::default(), is_dev).status
+        };
+        assert_eq!(
+            (status(false), status(true)),
+            (Status::Critical, Status::Notice)
+        );
     }
 }

@@ -158,6 +158,8 @@ pub struct ManagerConfig {
     pub history: HistoryConfig,
     /// The external scaler for KEDA, which runs if its table exists.
     pub keda: Option<KedaConfig>,
+    /// True in development mode, where a group may well have no consumer. Not a key.
+    pub is_dev: bool,
 }
 
 /// The external scaler for KEDA.

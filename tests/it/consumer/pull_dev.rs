@@ -6,6 +6,31 @@ use lisa_tests::Api;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
+async fn development_mode_raises_no_alarm_for_the_group_that_it_declares_and_nobody_pulls() {
+    let server = Server::start();
+    let port = lisa_tests::free_port();
+    let listen = format!("127.0.0.1:{port}");
+    let _dev = Binary::Manager
+        .with(["dev", "--redis-url", &server.url(), "--listen", &listen])
+        .start();
+    let api = Api::new(port);
+    eventually(SOON, async || match api.try_get("/readyz").await {
+        Some(reply) if reply.status == 200 => Ok(()),
+        reply => Err(format!("{reply:?}")),
+    })
+    .await;
+    api.send("orders", "first", &[]).await.expect(202);
+    eventually(SOON, async || {
+        let found = api.get_json("/v1/attention?late=1ms&oldest=2ms").await;
+        match &found["troubles"][0] {
+            trouble if trouble["kind"] == "no_consumer" && found["status"] == "notice" => Ok(()),
+            _ => Err(found),
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pull_in_development_mode_creates_the_topic_that_a_later_send_uses() {
     let server = Server::start();
     let port = lisa_tests::free_port();

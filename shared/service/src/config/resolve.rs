@@ -93,6 +93,7 @@ pub(super) fn resolve(findings: &Findings) -> Config {
             dashboard,
             history,
             keda,
+            is_dev: false,
         },
         consumer: ConsumerConfig {
             listen: listen_consumer,
