@@ -6,6 +6,7 @@
 
 pub(crate) mod callback;
 pub(crate) mod deliver;
+pub(crate) mod failures;
 pub(crate) mod fetch;
 pub(crate) mod garbage_hook;
 pub(crate) mod later;

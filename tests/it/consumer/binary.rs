@@ -2,6 +2,7 @@
 
 use super::*;
 use lisa_tests::{Launch, Site};
+use serde_json::{Value, json};
 use std::ffi::OsString;
 
 /// Runs the binary on a relay's topic with five handlers at once; `sink` and `more` are TOML.
@@ -264,6 +265,35 @@ async fn a_sink_that_can_never_work_ends_the_start_with_78_and_takes_no_message(
     }
     let group = relay.stats().await.groups.remove(0);
     assert_eq!((group.ready, group.garbage), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_attempt_that_is_retried_is_logged_with_its_message_and_its_error() {
+    let relay = relay("binary-fails").await;
+    let sink = r#"{ type = "command", command = ["/bin/sh", "-c", "echo no stock >&2; exit 1"] }"#;
+    let process = binary(&relay, Server::shared(), sink, "");
+    relay.send(&[message("a", When::NOW)]).await;
+    let line = || {
+        let log = process.stderr();
+        let mut lines = log.lines();
+        let line = lines.find(|line| line.contains("attempt failed; retrying"));
+        line.map(str::to_owned).ok_or(log)
+    };
+    let line = eventually(SOON, async || line()).await;
+    let line: Value = serde_json::from_str(&line).unwrap();
+    let expected =
+        json!({"level": "WARN", "topic": "t", "group": "default", "id": "a", "attempt": 1});
+    for (name, value) in expected.as_object().unwrap() {
+        assert_eq!(&line[name], value, "{line}");
+    }
+    assert!(
+        line["error"].as_str().unwrap().contains("no stock"),
+        "{line}"
+    );
+    assert!(
+        line["retry_in"].is_string() && line["omitted"].is_null(),
+        "{line}"
+    );
 }
 
 /// The configuration of a consumer of a relay that runs this shell script for each delivery.

@@ -21,6 +21,7 @@ use crate::delivery::{Context, Delivery};
 use crate::outcome::Outcome;
 use crate::target::{self, Target};
 use crate::worker::callback::Callback;
+use crate::worker::failures;
 use crate::worker::later::{self, NoKey};
 use crate::worker::lease::{End, Lease};
 use crate::worker::payloads::Unfetched;
@@ -141,6 +142,7 @@ pub(crate) async fn run(queue: &SettleQueue, topic: &TopicHandle, job: Job) {
     };
     match end {
         End::Well(settlement) => {
+            failures::log(worker, &settlement, attempt.number);
             let span = spans::settle(worker, &settlement, process.as_ref());
             queue.settle(settlement, lease, span).await;
         }

@@ -2,6 +2,7 @@
 
 use crate::process::Process;
 use crate::subscription::Subscription;
+use crate::worker::failures::Failures;
 use crate::worker::lease::{Lease, Leases};
 use crate::worker::payload_limits::Sizes;
 use lisa_core::broker::{LatenessCounts, Settlement, TopicHandle, Verdict};
@@ -41,6 +42,8 @@ pub(crate) struct ShardWorker {
     /// Cancelled when the hooks are enabled, or if there are none. Nothing is read before.
     pub(crate) hooks_enabled: CancellationToken,
     pub(crate) leases: Arc<Leases>,
+    /// The failed attempts that are logged.
+    pub(crate) failures: Failures,
     /// The supervised loop, to which reads report their progress.
     pub(crate) part: Arc<Part>,
     pub(crate) sizes: Sizes,
@@ -90,6 +93,7 @@ impl ShardWorker {
             garbage_added: Notify::new(),
             hooks_enabled: CancellationToken::new(),
             leases,
+            failures: Failures::default(),
             sizes: Sizes::default(),
             lateness,
             metrics: None,
