@@ -192,7 +192,9 @@ def unprintable(_: Delivery) -> None:
         (lambda _: lr.Defer(), "the handler returned a wrong outcome: 422 invalid"),
     ],
 )
-def test_whatever_a_handler_does_wrong_is_a_failed_attempt(lisa: Lisa, handler: Any, error: str) -> None:
+def test_whatever_a_handler_does_wrong_is_a_failed_attempt(
+    lisa: Lisa, handler: Any, error: str, caplog: pytest.LogCaptureFixture
+) -> None:
     id = lisa.send("jobs", "x", id=uuid4().hex).id
     stop, attempts = threading.Event(), []
 
@@ -207,6 +209,7 @@ def test_whatever_a_handler_does_wrong_is_a_failed_attempt(lisa: Lisa, handler: 
     stop.set()
     worker.join()
     assert error in message.error and attempts == [1, 2]
+    assert f"{id} (jobs/default)" in caplog.text
 
 
 def test_a_handler_that_cancels_itself_failed(topic: str) -> None:

@@ -310,7 +310,7 @@ class Worker:
             if self._is_cancelled and isinstance(error, asyncio.CancelledError):
                 outcome = Defer(after=timedelta(0))
             elif not running.is_lost:
-                log.warning("attempt %s of %s failed", delivery.attempt, delivery.id, exc_info=True)
+                log.warning("attempt %s of %s failed", delivery.attempt, _name(delivery), exc_info=True)
                 outcome = Retry(error="".join(traceback.format_exception_only(type(error), error)).strip())
         finally:
             self._running.discard(running)
@@ -331,19 +331,19 @@ class Worker:
                 await self.settle(delivery, outcome)
             except Stale as error:
                 if not error.maybe_settled:
-                    log.warning("lease of %s was lost; another worker may have it", delivery.id)
+                    log.warning("lease of %s was lost; another worker may have it", _name(delivery))
             except Invalid as error:
-                log.warning("the outcome %r of %s is wrong: %s", outcome, delivery.id, error)
+                log.warning("the outcome %r of %s is wrong: %s", outcome, _name(delivery), error)
                 if not is_wrong:
                     is_wrong, outcome = True, Retry(error=f"the handler returned a wrong outcome: {error}")
                     continue
             except Exception as error:
                 may_repeat = loop.time() < min(lease_ends, self._repeat_until)
                 if may_repeat and isinstance(error, LisaError) and error.retryable:
-                    log.warning("cannot settle %s; retrying: %s", delivery.id, error)
+                    log.warning("cannot settle %s; retrying: %s", _name(delivery), error)
                     await asyncio.sleep(AFTER_OUTAGE)
                     continue
-                log.error("cannot settle %s; it is delivered again after its lease: %s", delivery.id, error)
+                log.error("cannot settle %s; it is delivered again after its lease: %s", _name(delivery), error)
             return
 
     async def _extend_leases(self) -> None:
@@ -362,13 +362,18 @@ class Worker:
             await delivery.extend(self._lease)
         except Stale:
             if running in self._running and not delivery.settled:
-                log.warning("lease of %s was lost; another worker may have it", delivery.id)
+                log.warning("lease of %s was lost; another worker may have it", _name(delivery))
                 running.is_lost = True
                 if running.handling is not None:
                     running.handling.cancel()
         except Exception as error:
             # It says nothing about the handler, which goes on.
-            log.warning("cannot extend the lease of %s: %s", delivery.id, error)
+            log.warning("cannot extend the lease of %s: %s", _name(delivery), error)
+
+
+def _name(delivery: AsyncDelivery) -> str:
+    """Returns a delivery as the log names it. One program may have workers of several topics."""
+    return f"{delivery.id} ({delivery.topic}/{delivery.group})"
 
 
 async def _call(handler: Handler, delivery: AsyncDelivery) -> Outcome | None:
