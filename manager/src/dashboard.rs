@@ -411,6 +411,7 @@ impl Dashboard {
         let choices = cookie(request.headers(), "lisa-choices")
             .map_or(Choices::default(), |text| Choices::parse(&text));
         let zone = cookie(request.headers(), "lisa-zone").filter(|_| !choices.is_utc);
+        let redis = &config.redis.url;
         Context {
             base: self.0.base.clone(),
             namespace: config.namespace.to_string().into(),
@@ -420,6 +421,8 @@ impl Dashboard {
             api: own.into(),
             producer: producer.into(),
             url: url.map(Into::into),
+            redis: (redis.username().is_none() && redis.password().is_none())
+                .then(|| redis.to_string().into()),
             now: self.broker().now(),
             zone: zone
                 .and_then(|zone| zone.parse().ok())

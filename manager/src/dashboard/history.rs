@@ -296,6 +296,7 @@ mod tests {
             api: "".into(),
             producer: "".into(),
             url: None,
+            redis: None,
             now: UnixMs::new(90_000),
             zone: TimeZone::UTC,
         }

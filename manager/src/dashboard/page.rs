@@ -41,6 +41,9 @@ pub(super) struct Context {
     pub(super) producer: Arc<str>,
     /// The URL of this manager, for commands that work through it; only if the page has the same URL.
     pub(super) url: Option<Arc<str>>,
+    /// The address of Redis, for all other commands; only without a user and a password, which each operator configures
+    /// for himself.
+    pub(super) redis: Option<Arc<str>>,
     /// The time on Redis's clock.
     pub(super) now: UnixMs,
     /// The time zone of charts: that of the browser, once its script has named it.

@@ -413,16 +413,20 @@ pub(super) fn empty(title: &str, advice: Markup) -> Markup {
     }
 }
 
-/// Returns a command of `program`, whose words are quoted for the shell. Commands of `lisa-manager` work through this manager if
-/// the page knows its URL; those of other programs use Redis.
+/// Returns a command of `program`, whose words are quoted for the shell, and names what it works on. Commands of `lisa-manager`
+/// work through this manager if the page knows its URL; all others use the manager's Redis.
 pub(super) fn command_line(context: &Context, program: &str, words: &[&str]) -> String {
     let mut line = program.to_owned();
     match &context.url {
         Some(url) if program == "lisa-manager" => line += &format!(" --url {}", shell(url)),
-        _ if &*context.namespace != "lisa" => {
-            line += &format!(" --namespace {}", shell(&context.namespace));
+        _ => {
+            if let Some(redis) = &context.redis {
+                line += &format!(" --redis-url {}", shell(redis));
+            }
+            if &*context.namespace != "lisa" {
+                line += &format!(" --namespace {}", shell(&context.namespace));
+            }
         }
-        _ => {}
     }
     for word in words {
         line.push(' ');

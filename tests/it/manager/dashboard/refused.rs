@@ -172,14 +172,16 @@ async fn each_change_of_a_waiting_message_can_be_copied_as_curl_and_as_a_command
     site.api.send("t", "x", &headers).await.expect(202);
     let (_, page) = site.get("/topics/t/messages/m", "").await;
     let at = format!("{}/v1/topics/t/messages/m", site.url);
+    let address = format!("{}?db=0", site.server.socket_url());
+    let redis = format!("--redis-url '{address}'");
     let json = "-H 'Content-Type: application/json' -d '{&quot;delay&quot;:&quot;15m&quot;}'";
     for command in [
         format!("curl -sS -X DELETE {at}"),
-        "lisa-producer cancel t -- m".to_owned(),
+        format!("lisa-producer {redis} cancel t -- m"),
         format!("curl -sS -X POST {at}/deliver-now"),
-        "lisa-producer deliver-now t -- m".to_owned(),
+        format!("lisa-producer {redis} deliver-now t -- m"),
         format!("curl -sS -X PATCH {json} {at}"),
-        "lisa-producer reschedule t --delay 15m -- m".to_owned(),
+        format!("lisa-producer {redis} reschedule t --delay 15m -- m"),
     ] {
         let copied = format!("data-copy=\"{command}\"");
         assert!(page.contains(&copied), "{command}: {page}");
@@ -200,4 +202,8 @@ async fn each_change_of_a_waiting_message_can_be_copied_as_curl_and_as_a_command
         let response = request.body(body).send().await.unwrap();
         assert_eq!(response.status(), 200, "{path}");
     }
+    let words = ["--redis-url", &address, "cancel", "t", "--", "m"];
+    let cancelled = Binary::Producer.with(words).run(SOON).await;
+    // It may be ready by now.
+    assert!(matches!(cancelled.code, Some(0 | 1)), "{cancelled:?}");
 }
