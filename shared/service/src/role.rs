@@ -40,7 +40,7 @@ use crate::telemetry;
 use lisa_core::broker::Broker;
 use lisa_core::outage::Outage;
 use lisa_core::redis::preflight::{self, Level, Needs};
-use lisa_core::redis::{Connection, ConnectionError};
+use lisa_core::redis::{Connection, ConnectionError, ConnectionErrorKind};
 use lisa_core::sync::Mutex;
 use lisa_core::topic::{Group, Topic};
 
@@ -53,6 +53,9 @@ use recheck::Recheck;
 
 /// The call timeout of a role: the time after which a request to Redis fails.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The hint for a verb that finds no Redis.
+const OTHER_REDIS: &str = "--redis-url, LISA_REDIS_URL or redis.url sets another address";
 
 /// The configuration flags of every command line.
 #[derive(Clone, Debug, Default)]
@@ -127,11 +130,17 @@ pub fn prepare_verb(flags: &Flags) -> Result<Loaded, StartError> {
 /// listens at the address of a single server.
 ///
 /// # Errors
-/// [`StartError::Redis`].
+/// [`StartError::Unavailable`] if Redis cannot be reached, with how to set its address, or [`StartError::Redis`].
 pub async fn connect(config: &Config, timeout: Duration) -> Result<Broker, StartError> {
     let connection = connection(config, "lisa-cli")?;
     let up = connection.wait_reachable(timeout).await;
-    up.map_err(|source| redis_error(config, source))?;
+    up.map_err(|source| match source.kind {
+        ConnectionErrorKind::Unavailable => {
+            let error = redis_error(config, source);
+            StartError::Unavailable(format!("{error}; {OTHER_REDIS}"))
+        }
+        _ => redis_error(config, source),
+    })?;
     Ok(Broker::new(
         connection,
         config.namespace.clone(),

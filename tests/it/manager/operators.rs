@@ -400,11 +400,15 @@ async fn a_verb_says_at_once_and_once_that_nobody_listens() {
     let ended = verb.run(SOON).await;
     assert_eq!(ended.code, Some(69), "{ended:?}");
     assert!(ended.stderr.contains("Connection refused"), "{ended:?}");
+    let hint = "; --redis-url, LISA_REDIS_URL or redis.url sets another address";
+    assert!(ended.stderr.trim_end().ends_with(hint), "{ended:?}");
     assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
     let jobs = Binary::Manager.with(["jobs", "--manager", &url["redis://".len()..]]);
     let ended = jobs.run(SOON).await;
     assert_eq!(ended.code, Some(69), "{ended:?}");
     assert!(ended.stderr.contains("no manager answers"), "{ended:?}");
+    let hint = "; --url or LISA_URL sets another address";
+    assert!(ended.stderr.trim_end().ends_with(hint), "{ended:?}");
 }
 
 #[tokio::test]

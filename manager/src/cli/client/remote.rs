@@ -88,7 +88,10 @@ impl Remote {
                     "the manager at {url} did not respond within {within}; it may be waiting for Redis"
                 )
             }
-            false => format!("no manager answers at {url}: {}", chain(error)),
+            false => format!(
+                "no manager answers at {url}: {}; --url or LISA_URL sets another address",
+                chain(error)
+            ),
         };
         CliError::Start(StartError::Unavailable(text))
     }
