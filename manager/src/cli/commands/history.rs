@@ -6,7 +6,7 @@ use super::in_ms;
 use crate::cli::args::HistoryArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
-use crate::operations::history::HistoryView;
+use crate::operations::history::{HistoryStep, HistoryView};
 
 /// The largest number of rows in a table.
 const ROWS: u64 = 72;
@@ -24,10 +24,28 @@ pub(crate) async fn history(
     let call = call.query("for", args.within.map(in_ms));
     let call = call.query("steps", output.is_table().then_some(ROWS));
     let view: HistoryView = call.answer().await?;
-    Ok(output.list(&view, Some("steps"), &rows(&view))?)
+    if !output.is_table() {
+        return Ok(output.list(&view, Some("steps"), &rows(&view.steps, ""))?);
+    }
+    let recorded = recorded(&view.steps);
+    output.list(&view, Some("steps"), &rows(recorded, "-"))?;
+    if let [first, ..] = recorded
+        && recorded.len() < view.steps.len()
+    {
+        output.note(&format!("nothing recorded before {}", first.from))?;
+    }
+    Ok(())
 }
 
-fn rows(view: &HistoryView) -> Rows {
+/// Returns the steps from the first one of which anything was recorded.
+fn recorded(steps: &[HistoryStep]) -> &[HistoryStep] {
+    let is_recorded = |step: &HistoryStep| step.sent.is_some() || step.messages.is_some();
+    let first = steps.iter().position(is_recorded);
+    &steps[first.unwrap_or(0)..]
+}
+
+/// Returns the rows of the steps; `missing` stands for what was not recorded.
+fn rows(steps: &[HistoryStep], missing: &str) -> Rows {
     let mut table = Rows::new([
         "FROM",
         "SENT",
@@ -41,8 +59,8 @@ fn rows(view: &HistoryView) -> Rows {
     ])
     .ages(["P50", "P99", "OLDEST DUE"])
     .numbers(["SENT", "ACKED", "RETRIED", "GARBAGE", "WAITING"]);
-    let number = |number: Option<u64>| number.map_or_else(String::new, |n| n.to_string());
-    for step in &view.steps {
+    let number = |number: Option<u64>| number.map_or_else(|| missing.to_owned(), |n| n.to_string());
+    for step in steps {
         table.add_row([
             step.from.clone(),
             number(step.sent),
@@ -56,4 +74,28 @@ fn rows(view: &HistoryView) -> Rows {
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_begins_with_what_was_recorded_and_marks_what_is_missing() {
+        let step = |from: &str, sent| HistoryStep {
+            from: from.to_owned(),
+            sent,
+            ..HistoryStep::default()
+        };
+        let steps = [step("a", None), step("b", Some(0)), step("c", None)];
+        let shown = recorded(&steps);
+        assert_eq!(shown, &steps[1..]);
+        let table = rows(shown, "-").to_string();
+        let lines: Vec<Vec<&str>> = { table.lines() }
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(lines[1], ["b", "0", "-", "-", "-", "-", "-", "-", "-"]);
+        assert_eq!(lines[2], ["c", "-", "-", "-", "-", "-", "-", "-", "-"]);
+        assert_eq!(recorded(&steps[..1]).len(), 1);
+    }
 }
