@@ -13,7 +13,7 @@ use super::{Api, invalid};
 use crate::operations::garbage::{UnknownVerb, Verb};
 use crate::operations::garbage_filter::Filter;
 use crate::operations::garbage_jobs::{
-    self, Counted, GarbageJob, GarbageJobs, JobError, MAX_RATE, NewJob,
+    self, Counted, GarbageJob, GarbageJobs, JobError, JobLimits, NewJob,
 };
 
 /// The largest request body in bytes.
@@ -25,12 +25,9 @@ fields! {
     struct Wanted, schema = "NewGarbageJob", required = verb {
         /// The operation.
         verb: Option<Verb> = None;
-        /// The maximum number of messages to take.
-        max: Option<u64> = None, in 1..;
-        /// The maximum number of messages to take per second.
-        rate: Option<u32> = None, in 1..=MAX_RATE;
         /// Counts the matching messages, and starts nothing.
         dry_run: bool = false;
+        ..limits: JobLimits;
         ..filter: Filter;
     }
 }
@@ -54,8 +51,7 @@ pub(super) async fn start(
     let new = NewJob {
         verb,
         filter: wanted.filter,
-        max: wanted.max,
-        rate: wanted.rate,
+        limits: wanted.limits,
     };
     if wanted.dry_run {
         let counted = garbage_jobs::count(&api.broker, &topic, &group, &new.filter).await;

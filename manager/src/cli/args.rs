@@ -21,6 +21,7 @@ use crate::cli::manager_flags::ManagerFlags;
 use crate::cli::manager_url::ManagerUrl;
 use crate::cli::operator::OperatorVerb;
 use crate::operations::garbage_filter::Filter;
+use crate::operations::garbage_jobs::JobLimits;
 use crate::size::AppendOnly;
 
 /// Move due messages to their streams, reclaim expired leases, clean up, and serve operators
@@ -491,12 +492,8 @@ pub(crate) struct SweepArgs {
 pub(crate) struct JobArgs {
     #[command(flatten)]
     pub(crate) filter: FieldArgs<Filter>,
-    /// Largest number of messages
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) max: Option<u64>,
-    /// Largest number of messages per second, 1 to 10000
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10000))]
-    pub(crate) rate: Option<u32>,
+    #[command(flatten)]
+    pub(crate) limits: FieldArgs<JobLimits>,
     /// Do not wait for the job
     #[arg(long)]
     pub(crate) no_wait: bool,

@@ -26,7 +26,7 @@ use crate::operations::choose_group::choose;
 use crate::operations::error_groups::{ErrorGroups, error_groups};
 use crate::operations::garbage::{Selection, Verb, sweep as sweep_all};
 use crate::operations::garbage_filter::Filter;
-use crate::operations::garbage_jobs::{self, JobError, MAX_RATE, NewJob};
+use crate::operations::garbage_jobs::{self, JobError, JobLimits, MAX_RATE, NewJob};
 use crate::operations::newest_counts::NewestCounts;
 
 /// The groups that are listed, those with the most garbage first.
@@ -223,12 +223,11 @@ fn job_of(fields: &Fields, verb: Verb) -> Result<Option<NewJob>, Failure> {
     if filter.is_empty() && rate.is_none() {
         return Ok(None);
     }
-    let max = None;
+    let limits = JobLimits { max: None, rate };
     Ok(Some(NewJob {
         verb,
         filter,
-        max,
-        rate,
+        limits,
     }))
 }
 
@@ -307,7 +306,7 @@ pub(super) async fn ask(
             let mut json = serde_json::to_value(&job.filter).unwrap_or_default();
             json["verb"] = verb.as_str().into();
             let mut more = options_of(&job.filter);
-            if let Some(rate) = job.rate {
+            if let Some(rate) = job.limits.rate {
                 json["rate"] = rate.into();
                 more.push(format!("--rate={rate}"));
             }

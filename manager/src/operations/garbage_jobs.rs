@@ -9,6 +9,7 @@ use lisa_core::broker::{
     Broker, BrokerError, GarbagePosition, InGarbage, JobChange, MAX_BATCH, MAX_GARBAGE_JOBS,
     TopicHandle,
 };
+use lisa_core::fields;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, Shard, Topic};
 use serde::{Deserialize, Serialize};
@@ -118,13 +119,23 @@ pub(crate) struct Stored {
     before: String,
 }
 
+fields! {
+    /// The limits of a job, which HTTP and the command line read.
+    #[derive(Clone, Copy, Debug, Serialize)]
+    pub(crate) struct JobLimits {
+        /// The maximum number of messages to take.
+        max: Option<u64> = None, in 1..;
+        /// The maximum number of messages to take per second.
+        rate: Option<u32> = None, in 1..=MAX_RATE;
+    }
+}
+
 /// A job to start.
 #[derive(Clone, Debug)]
 pub(crate) struct NewJob {
     pub(crate) verb: Verb,
     pub(crate) filter: Filter,
-    pub(crate) max: Option<u64>,
-    pub(crate) rate: Option<u32>,
+    pub(crate) limits: JobLimits,
 }
 
 /// The reason a job cannot be started or stopped.
@@ -265,8 +276,8 @@ pub(crate) async fn start(
         topic: topic.name().clone(),
         group: group.clone(),
         filter: new.filter.clone(),
-        max: new.max,
-        rate: new.rate,
+        max: new.limits.max,
+        rate: new.limits.rate,
         state: JobState::Running,
         expected: counted.found,
         looked_at: 0,
@@ -459,8 +470,8 @@ fn first(filter: &Filter) -> GarbagePosition {
 
 /// Returns the extent of a job for the audit log.
 pub(crate) fn extent(new: &NewJob) -> String {
-    let max = new.max.map(|max| format!("max {max}"));
-    let rate = new.rate.map(|rate| format!("rate {rate}/s"));
+    let max = new.limits.max.map(|max| format!("max {max}"));
+    let rate = new.limits.rate.map(|rate| format!("rate {rate}/s"));
     let filter = Some(new.filter.summary()).filter(|filter| !filter.is_empty());
     let parts: Vec<_> = [max, rate, filter].into_iter().flatten().collect();
     format!("job: {}", parts.join(", "))

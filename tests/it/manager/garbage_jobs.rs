@@ -138,7 +138,7 @@ async fn a_job_takes_what_matches_and_was_in_garbage_when_it_began() {
         (json!({ "verb": "purge", "payload": "x" }), &["payload"]),
         (
             json!({ "verb": 5, "max": "many", "rate": -1, "dry_run": "yes" }),
-            &["verb", "max", "rate", "dry_run"],
+            &["verb", "dry_run", "max", "rate"],
         ),
         (json!([]), &["body"]),
     ] {

@@ -17,7 +17,7 @@ use crate::cli::error::CliError;
 use crate::garbage_jobs;
 use crate::operations::garbage::Verb;
 use crate::operations::garbage_filter::Filter;
-use crate::operations::garbage_jobs::{Counted, GarbageJob, GarbageJobs, JobState};
+use crate::operations::garbage_jobs::{Counted, GarbageJob, GarbageJobs, JobLimits, JobState};
 
 /// The pause between two looks at the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -27,7 +27,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(2);
 impl JobArgs {
     /// Returns whether an option asks for a job.
     pub(crate) fn is_job(&self) -> bool {
-        !self.filter.0.is_empty() || self.max.is_some() || self.rate.is_some()
+        !self.filter.0.is_empty() || self.limits.0.max.is_some() || self.limits.0.rate.is_some()
     }
 }
 
@@ -37,8 +37,8 @@ struct New<'a> {
     verb: &'a str,
     #[serde(flatten)]
     filter: &'a Filter,
-    max: Option<u64>,
-    rate: Option<u32>,
+    #[serde(flatten)]
+    limits: JobLimits,
     dry_run: bool,
 }
 
@@ -56,13 +56,12 @@ pub(crate) async fn start(
     let topic = &args.topic;
     let group = choose_group(client, topic, args.group.as_ref()).await?;
     let (word, filter) = (verb.as_str(), &args.job.filter.0);
-    let (max, rate) = (args.job.max, args.job.rate);
+    let limits = args.job.limits.0;
     let job = |dry_run: bool| {
         let new = json!(New {
             verb: word,
             filter,
-            max,
-            rate,
+            limits,
             dry_run,
         });
         let call = client.post(&of_group(topic, &group, &["garbage", "jobs"]));
@@ -75,7 +74,7 @@ pub(crate) async fn start(
         if args.dry_run {
             return match output.is_table() {
                 false => Ok(output.object(&found)?),
-                true => match max.filter(|max| *max < found.found) {
+                true => match limits.max.filter(|max| *max < found.found) {
                     Some(max) => print(&format!("would {word} {max} of {at_least}{messages}")),
                     None => print(&format!("would {word} {at_least}{messages}")),
                 },
@@ -85,7 +84,9 @@ pub(crate) async fn start(
             let text = format!("{word} with a filter requires --yes when there is no terminal");
             return Err(CliError::Usage(text));
         }
-        let most = max.map_or(String::new(), |max| format!(", up to {max}"));
+        let most = limits
+            .max
+            .map_or(String::new(), |max| format!(", up to {max}"));
         prompt(format_args!(
             "{word} {at_least}{messages} of {topic}/{group}{most}? [y/N] "
         ));
