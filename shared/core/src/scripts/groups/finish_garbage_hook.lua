@@ -12,8 +12,6 @@
 -- A message that was requeued and is in garbage again has another garbage time: its hook runs again.
 local GARBAGE, GARBAGE_HOOK = KEYS[1], KEYS[2]
 
--- A key of a wrong type must fail before the first write, because nothing is rolled back.
-redis.call('ZCARD', GARBAGE)
 local done = {}
 for i = 1, #ARGV, 2 do
   local id, time = ARGV[i], tonumber(ARGV[i + 1])
