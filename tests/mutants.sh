@@ -104,7 +104,7 @@ a stored message leaves its shard plain|send.lua|item.ttl ~= 0 then\n          b
 a batch leaves its shard plain|send.lua|    become_general()\n    size.meta|    size.meta
 a shard becomes general without a window|send.lua|'class', 'general')\n    open_window()|'class', 'general')
 a repeat of a cancel finds nothing|cancel.lua|code ~= 1 then|code ~= 9 then
-a batch ignores the limits|send.lua|conf.closed or max_messages or max_bytes then|conf.closed then
+a batch ignores the limits|send.lua|conf.closed or conf.removed or max_messages or max_bytes then|conf.closed or conf.removed then
 a batch is not merged with itself|send.lua|      if is_scope[scope] then|      if false then
 a batch is not merged with others|send.lua|      if id then\n        return false|      if false then\n        return false
 a batch cannot be merged into|send.lua|hset_all(MERGE, size.merge, scoped)|
@@ -244,7 +244,7 @@ resharding: a group passes an unread entry|migrate_out.lua|next and last or afte
 resharding: a batch of any size|migrate_out.lua|if bytes > 0 and bytes + sizes[i] > MOST_BYTES then|if false then
 resharding: a rate not passed on|migrate_out.lua|tats[#tats + 1] = g.name .. ' ' .. tat|
 resharding: streams are not left|migrate_out.lua|left = left + g.stream|
-resharding: a closed shard stores|send.lua|local is_new = conf.closed and not replaced|local is_new = false
+resharding: a closed shard stores|send.lua|local is_new = (conf.closed or conf.removed) and not replaced|local is_new = conf.removed and not replaced
 resharding: in flight taken out|bundles.lua|if where == 'unknown' or where == 'in_flight' then|if where == 'unknown' then
 resharding: a waiting head keeps its key|bundles.lua|holds and attempts + crashes > 0|holds
 resharding: a begun message loses its key|bundles.lua|if holds and not holder(g, m.key) then|if false then
@@ -291,6 +291,16 @@ history of all: lateness without zeros|note_total.lua|(count or '0')|(count or '
 history of all: in the other stream|note_total.lua|is_quarter and SERIES15 or SERIES|SERIES
 history: lateness without zeros|note_sample.lua|sample, zeros = sample .. zeros, ''|sample, zeros = sample .. ' ' .. count, ''
 history: lateness on a shard that is gone|observe.lua|redis.call('HEXISTS', CONF, 'layout') == 0|false
+removal taken for a loss|declare.lua|if conf[9] and (conf[9] ~= 'gone' or mode ~= 'update') then|if false then
+removal forgets its epoch|declare.lua|local before = epoch or 0|local before = conf[9] and 0 or epoch or 0
+removal of a new topic that ends by itself|declare.lua|redis.call('HDEL', CONF, 'layout', 'epoch', 'removed')|redis.call('HDEL', CONF, 'removed')
+removal of a shard that has messages|remove_shard.lua|elseif left > 0 and conf.removed ~= 'force' then|elseif false then
+removal of a shard that has deliveries|remove_shard.lua|left = math.max(left, g.stream)|left = left
+removal without a record|remove_shard.lua|if keep > 0 then|if false then
+removal of a topic that was created again|unregister.lua|if not there or tonumber(there) > epoch then|if not there then
+removal begun during a resharding|remove_topic.lua|elseif conf[3] or conf[4] and conf[4] ~= 'over' then|elseif false then
+removal that a drain calls off|remove_topic.lua|elseif conf[2] == 'force' or conf[2] == how then|elseif conf[2] == how then
+removal that accepts new messages|send.lua|local is_new = (conf.closed or conf.removed) and not replaced|local is_new = conf.closed and not replaced
 settings go back on a shard|declare.lua|local replaces = mode == 'update' and not (version and there > version)|local replaces = mode == 'update'
 settings missed by a shard|declare.lua|elseif version and version > there and conf[4] ~= settings then|elseif false then
 settings changed under a condition|declare.lua|elseif mode == 'update' and seen ~= ''|elseif false and seen ~= ''
@@ -380,6 +390,7 @@ suite_of() {
     case $1 in
     heads*) echo scripts::heads:: ;;
     settings*) echo scripts::declare:: ;;
+    removal*) echo removal:: ;;
     stats*) echo scripts::stats:: ;;
     "history of all"*) echo scripts::note_total:: ;;
     history*) echo scripts::note_sample:: ;;
