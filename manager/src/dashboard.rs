@@ -48,7 +48,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
-use lisa_core::broker::{Broker, BrokerError, TopicHandle, TopicStats};
+use lisa_core::broker::{Broker, BrokerError, Removal, TopicHandle, TopicStats};
 use lisa_core::sync::Mutex;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, Topic};
@@ -247,6 +247,11 @@ fn actions() -> Vec<(String, Scope, MethodRouter<Dashboard>)> {
     let stop = post(system::stop_garbage_job);
     add("/system/garbage-jobs/{id}/stop", operate, stop);
     add("/topics/{topic}/{verb}", operate, post(actions::topic));
+    for how in Removal::ALL {
+        let remove = get(actions::ask_removal).post(actions::remove);
+        let path = format!("/topics/{{topic}}/{how}");
+        add(&path, operate, remove.layer(Extension(*how)));
+    }
     let group = get(actions::ask_group).post(actions::group);
     add("/topics/{topic}/groups/{group}/{verb}", operate, group);
     let doctor = get(doctor::ask).post(doctor::run);

@@ -19,7 +19,7 @@ use lisa_core::state::State;
 use lisa_core::topic::{Topic, TopicSettings};
 use lisa_service::http::body::read_limited;
 use lisa_service::http::{
-    KEY_OF_MESSAGE, MessagePath, Problem, ProblemCode, Query, TopicPath, read_fields_over,
+    KEY_OF_MESSAGE, MessagePath, Problem, Query, TopicPath, read_fields_over,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -29,6 +29,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::{Api, invalid, wrong_group};
 use crate::operations::audit;
+use crate::operations::choose_group;
 use crate::operations::garbage_filter::Filter;
 use crate::operations::garbage_search::{self, Search};
 use crate::operations::groups::GroupView;
@@ -37,7 +38,6 @@ use crate::operations::snapshot::{self, SnapshotList};
 use crate::operations::topics::{
     self, StatsList, TopicEntry, TopicList, TopicPaused, TopicRemoval, stats_of_all,
 };
-use crate::operations::{choose_group, counted};
 
 /// The header with the key of a message.
 const KEY: &str = "Lisa-Key";
@@ -158,7 +158,7 @@ pub(super) async fn put(
         Err(error) => return Err(error.into()),
     };
     let settings = read_settings(&body, before.as_deref(), &api.config.topic_defaults)?;
-    api.not_in_file(&name)?;
+    topics::not_in_file(&api.config, &name)?;
     let (verb, status, changes) = match &before {
         Some(before) => {
             let changes = topics::differences(before.settings(), &settings);
@@ -202,46 +202,9 @@ pub(super) async fn remove(
     Query(query): Query<RemovalQuery>,
 ) -> Result<(StatusCode, Json<TopicRemoval>), Problem> {
     let topic = api.topic(&path.topic).await?;
-    let name = topic.name();
-    api.not_in_file(name)?;
-    let stored = api.broker.stats(&topic).await?.stored;
-    let how = match query.how {
-        None if stored > 0 && topic.removal().is_none() => {
-            let why = format!(
-                "topic {name} has {}: how=drain delivers what is stored first, and how=force removes it",
-                counted(stored, "message")
-            );
-            return Err(Problem::new(ProblemCode::NotEmpty, why));
-        }
-        how => how.unwrap_or(Removal::Drain),
-    };
-    let action = api.action("remove_topic").topic(name);
-    let action = action.details(format!("{how}, {}", counted(stored, "message")));
-    let before = topic.removal();
-    let removed = action.run(api.broker.remove_topic(name, how), |removed| {
-        audit::changed(removed.removal() != before)
-    });
-    let removal = removed.await?.removal().unwrap_or(how);
-    tracing::info!(topic = %name, %removal, stored, "removed by an operator");
-    let removal = TopicRemoval {
-        topic: name.clone(),
-        removal,
-        stored,
-    };
+    let action = api.action(topics::REMOVE).topic(topic.name());
+    let removal = topics::remove(&api.broker, &api.config, &topic, query.how, action).await?;
     Ok((StatusCode::ACCEPTED, Json(removal)))
-}
-
-impl Api {
-    /// Refuses to change a topic that the managers' configuration declares.
-    fn not_in_file(&self, topic: &Topic) -> Result<(), Problem> {
-        if !self.config.topics.contains_key(topic) {
-            return Ok(());
-        }
-        let why = format!(
-            "the managers' configuration declares topic {topic}: edit topics.{topic} there, and reload the managers"
-        );
-        Err(Problem::new(ProblemCode::DeclaredInFile, why))
-    }
 }
 
 /// Reads settings. An existing topic keeps its number of shards.

@@ -2,7 +2,7 @@
 
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State as With};
-use lisa_core::broker::{GroupStats, TopicHandle, TopicStats};
+use lisa_core::broker::{GroupStats, Removal, TopicHandle, TopicStats};
 use lisa_core::state::State;
 use maud::{Markup, html};
 
@@ -29,12 +29,13 @@ pub(super) async fn show(
     let reading = dashboard.stats_of(&topic).await;
     let name = topic.name().to_string();
     let is_paused = reading.value.as_ref().is_some_and(|stats| stats.paused);
+    let is_in_file = dashboard.0.parts.config.topics.contains_key(topic.name());
     let actions = html! {
         a.button.plain href=(context.link(format!("/topics/{name}/messages"))) { "Messages" }
         a.button.plain href=(context.link(format!("/topics/{name}/garbage"))) { "Garbage" }
         a.button.plain href=(context.link(format!("/topics/{name}/keys"))) { "Keys" }
         a.button.plain href=(context.link(format!("/topics/{name}/send"))) { "Send…" }
-        (topic_buttons(&context, &name, is_paused))
+        (topic_buttons(&context, &name, is_paused, is_in_file))
     };
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
     let period = fields.value::<u64>("history")?;
@@ -100,6 +101,7 @@ fn render(
     html! {
         (staleness("stale", reading))
         div #topic-state data-live {
+            @if let Some(how) = topic.removal() { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { @match how { Removal::Drain => "This topic is draining: it accepts no new messages, and is removed once nothing is left.", Removal::Force => "This topic is being removed with all its messages." } } } }
             @if stats.paused { p.banner.is-warn { (super::parts::sign(Level::Warn)) span { "This topic is paused: sends are accepted, but nothing becomes ready." } } }
             @if stats.conservation_error > 0 { p.banner.is-bad { (super::parts::sign(Level::Bad)) span { (messages(stats.conservation_error)) " unaccounted for. " a href=(context.link(format!("/topics/{name}/doctor"))) { "Examine the topic" } } } }
             @if stats.missing_records() > 0 { p.banner.is-bad { (super::parts::sign(Level::Bad)) span { (messages(stats.missing_records())) " without a record. " a href=(context.link(format!("/topics/{name}/doctor"))) { "Examine the topic" } } } }

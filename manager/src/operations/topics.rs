@@ -8,10 +8,15 @@ use futures_util::{StreamExt, stream};
 use lisa_core::broker::{Broker, BrokerError, CONCURRENT_READS, Removal, TopicHandle, TopicStats};
 use lisa_core::fields::plain;
 use lisa_core::topic::{Group, Topic, TopicSettings};
+use lisa_service::config::Config;
+use lisa_service::http::{Problem, ProblemCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout, timeout_at};
 use utoipa::ToSchema;
+
+use super::audit::{self, Action};
+use super::counted;
 
 /// A topic with its settings.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -69,6 +74,58 @@ impl TopicEntry {
             removal: topic.removal(),
         }
     }
+}
+
+/// The action of a removal in the audit log.
+pub(crate) const REMOVE: &str = "remove_topic";
+
+/// Begins the removal of a topic. Without `how`, it must not have messages.
+///
+/// # Errors
+/// The managers' configuration declares the topic; it has messages; Redis.
+pub(crate) async fn remove(
+    broker: &Broker,
+    config: &Config,
+    topic: &TopicHandle,
+    how: Option<Removal>,
+    action: Action,
+) -> Result<TopicRemoval, Problem> {
+    let (name, before) = (topic.name(), topic.removal());
+    not_in_file(config, name)?;
+    let stored = broker.stats(topic).await?.stored;
+    let messages = counted(stored, "message");
+    if how.is_none() && before.is_none() && stored > 0 {
+        let why = format!(
+            "topic {name} has {messages}: how=drain delivers what is stored first, and how=force removes it"
+        );
+        return Err(Problem::new(ProblemCode::NotEmpty, why));
+    }
+    let how = how.unwrap_or(Removal::Drain);
+    let action = action.details(format!("{how}, {messages}"));
+    let removed = action.run(broker.remove_topic(name, how), |removed| {
+        audit::changed(removed.removal() != before)
+    });
+    let removal = removed.await?.removal().unwrap_or(how);
+    tracing::info!(topic = %name, %removal, stored, "removed by an operator");
+    Ok(TopicRemoval {
+        topic: name.clone(),
+        removal,
+        stored,
+    })
+}
+
+/// Refuses to change or remove a topic that the managers' configuration declares.
+///
+/// # Errors
+/// It declares the topic.
+pub(crate) fn not_in_file(config: &Config, topic: &Topic) -> Result<(), Problem> {
+    if !config.topics.contains_key(topic) {
+        return Ok(());
+    }
+    let why = format!(
+        "the managers' configuration declares topic {topic}: edit topics.{topic} there, and reload the managers"
+    );
+    Err(Problem::new(ProblemCode::DeclaredInFile, why))
 }
 
 /// Returns the settings that a change replaces, as `lease=1m, ttl=5s`; empty if there are none.

@@ -7,6 +7,7 @@ mod keys;
 mod many_topics;
 mod outage;
 mod refused;
+mod removal;
 mod send;
 mod sessions;
 
