@@ -121,7 +121,9 @@ async fn a_topic_that_is_removed_by_force_leaves_nothing_and_nobody_brings_it_ba
     let topic = test.begin(Removal::Force).await.unwrap();
     assert_eq!(topic.removal(), Some(Removal::Force));
     let new = message("new", HOUR);
-    let refused = late.send(&stale, Shard::new(1), &[new.clone()]).await;
+    let refused = late
+        .send(&stale, Shard::new(1), std::slice::from_ref(&new))
+        .await;
     assert_eq!(refused.unwrap_err().to_string(), "topic t is being removed");
     assert_eq!(test.step(relay.broker()).await, ShardRemoval::Gone);
     test.assert_nothing_is_left(0).await;
@@ -130,7 +132,9 @@ async fn a_topic_that_is_removed_by_force_leaves_nothing_and_nobody_brings_it_ba
     let settled = late.settle(&stale, Shard::new(0), relay.group(), &ack);
     assert!(is_removed(settled.await));
     for shard in stale.shards() {
-        assert!(is_removed(late.send(&stale, shard, &[new.clone()]).await));
+        assert!(is_removed(
+            late.send(&stale, shard, std::slice::from_ref(&new)).await
+        ));
         assert!(is_removed(
             late.move_due(&stale, shard, 50, SOON).await.map(|_| ())
         ));

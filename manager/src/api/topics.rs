@@ -43,6 +43,8 @@ use crate::operations::topics::{
 const KEY: &str = "Lisa-Key";
 /// The largest body with settings in bytes: 64 groups with long names fit.
 const MAX_SETTINGS: usize = 32 * 1024;
+/// The most streams of a new topic, one for each shard and group: each costs Redis memory and calls, also at rest.
+const MAX_STREAMS: usize = 4096;
 
 /// A topic with its settings, groups and counts.
 #[derive(Debug, Serialize, ToSchema)]
@@ -226,6 +228,11 @@ fn read_settings(
         let why = format!(
             "the topic has {shards}: only `lisa-manager topics reshard` changes the number"
         );
+        return Err(invalid("shards", &why));
+    }
+    let streams = usize::from(settings.shards) * settings.groups.len();
+    if before.is_none() && streams > MAX_STREAMS {
+        let why = format!("{streams} shards times groups, must be at most {MAX_STREAMS}");
         return Err(invalid("shards", &why));
     }
     Ok(settings)

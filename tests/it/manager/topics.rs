@@ -173,8 +173,22 @@ async fn a_wrong_request_says_what_is_wrong_and_changes_nothing() {
             "shards: the topic has 1",
         ),
         (
+            "large",
+            ALWAYS,
+            json!({ "shards": 1024, "groups": ["a", "b", "c", "d", "e"] }),
+            422,
+            "shards: 5120 shards times groups, must be at most 4096",
+        ),
+        (
             "new",
             ("If-Match", "1"),
+            json!({}),
+            422,
+            "If-Match: expected the ETag",
+        ),
+        (
+            "new",
+            ("If-Match", "\"+1\""),
             json!({}),
             422,
             "If-Match: expected the ETag",
