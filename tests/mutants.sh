@@ -292,12 +292,13 @@ history of all: in the other stream|note_total.lua|is_quarter and SERIES15 or SE
 history: lateness without zeros|note_sample.lua|sample, zeros = sample .. zeros, ''|sample, zeros = sample .. ' ' .. count, ''
 history: lateness on a shard that is gone|observe.lua|redis.call('HEXISTS', CONF, 'layout') == 0|false
 removal taken for a loss|declare.lua|if conf[9] and (conf[9] ~= 'gone' or mode ~= 'update') then|if false then
-removal forgets its epoch|declare.lua|local before = epoch or 0|local before = conf[9] and 0 or epoch or 0
-removal of a new topic that ends by itself|declare.lua|redis.call('HDEL', CONF, 'layout', 'epoch', 'removed')|redis.call('HDEL', CONF, 'removed')
+removal forgets its epoch|declare.lua|local before = epoch or tonumber(conf[10]) or 0|local before = epoch or 0
+removal of a new topic that ends by itself|declare.lua|    if i % 2 == 1 then|    if i == 1 then
 removal of a shard that has messages|remove_shard.lua|elseif left > 0 and conf.removed ~= 'force' then|elseif false then
 removal of a shard that has deliveries|remove_shard.lua|left = math.max(left, g.stream)|left = left
 removal without a record|remove_shard.lua|if keep > 0 then|if false then
 removal of a topic that was created again|unregister.lua|if not there or tonumber(there) > epoch then|if not there then
+removal of shards of another topic|remove_topic.lua| or version and (tonumber(conf[5]) or 0) > version then| then
 removal begun during a resharding|remove_topic.lua|elseif conf[3] or conf[4] and conf[4] ~= 'over' then|elseif false then
 removal that a drain calls off|remove_topic.lua|elseif conf[2] == 'force' or conf[2] == how then|elseif conf[2] == how then
 removal that accepts new messages|send.lua|local is_new = (conf.closed or conf.removed) and not replaced|local is_new = conf.closed and not replaced

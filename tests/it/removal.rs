@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lisa_core::broker::{
-    Broker, BrokerError, Declare, Removal, ShardRemoval, TopicHandle, Verdict,
+    Broker, BrokerError, Declare, Removal, Resolution, Retirement, ShardRemoval, TopicHandle,
+    Verdict,
 };
 use lisa_core::message::PreparedMessage;
 use lisa_core::state::{SendOutcome, Settled};
-use lisa_core::topic::{Shard, Topic, TopicSettings};
+use lisa_core::topic::{Group, Shard, Topic, TopicSettings};
 use lisa_tests::relay::{connection, message, ms, settings, settlement};
 use lisa_tests::{Relay, SOON, Server};
 use redis::cmd;
@@ -57,8 +58,10 @@ impl Removing {
         sent
     }
 
-    async fn begin(&self, how: Removal) -> Result<Arc<TopicHandle>, BrokerError> {
-        self.relay.broker().remove_topic(self.name(), how).await
+    async fn begin(&self, how: Removal) -> Arc<TopicHandle> {
+        let broker = self.relay.broker();
+        broker.remove_topic(self.name(), how).await.unwrap();
+        broker.topic(self.name()).await.unwrap()
     }
 
     /// Takes the step of a manager on each shard, the first one last. Returns the answer of that.
@@ -74,17 +77,18 @@ impl Removing {
     /// Asserts that nothing of the topic is left but the record of its removal, which ends by itself.
     async fn assert_nothing_is_left(&self, open: u16) {
         let snapshot = self.relay.snapshot().await;
-        let records = [0, open].map(|shard| format!("v1:{{t:{shard}}}:conf"));
+        let record = format!("v1:{{t:{open}}}:conf");
         for (key, _) in snapshot.iter().filter(|(key, _)| key.starts_with("v1:{t:")) {
-            assert!(
-                records.iter().any(|record| record == key),
-                "{key}: {snapshot}"
-            );
+            if open > 0 && key == "v1:{t:0}:conf" {
+                assert_eq!(snapshot.hash(key).len(), 1, "it only has `next`");
+                continue;
+            }
+            assert_eq!(*key, record, "{snapshot}");
             let full = format!("{}:{key}", self.relay.broker().namespace());
             let left: i64 = self.relay.command(cmd("PTTL").arg(&full)).await;
             assert!((1..=24 * 3_600_000).contains(&left), "{key} has {left} ms");
             let fields: Vec<String> = self.relay.command(cmd("HKEYS").arg(&full)).await;
-            assert_eq!(fields, ["layout", "epoch", "removed"]);
+            assert_eq!(fields, ["removed", "last_epoch"]);
         }
         let listed = snapshot.hash("v1:{registry}:topics");
         assert!(!listed.contains_key(b"t".as_slice()), "{snapshot}");
@@ -118,7 +122,7 @@ async fn a_topic_that_is_removed_by_force_leaves_nothing_and_nobody_brings_it_ba
     let held = relay.read_one().await;
     let stale = late.topic(test.name()).await.unwrap();
 
-    let topic = test.begin(Removal::Force).await.unwrap();
+    let topic = test.begin(Removal::Force).await;
     assert_eq!(topic.removal(), Some(Removal::Force));
     let new = message("new", HOUR);
     let refused = late
@@ -157,9 +161,35 @@ async fn a_topic_that_is_removed_by_force_leaves_nothing_and_nobody_brings_it_ba
 }
 
 #[tokio::test]
+async fn what_a_process_writes_that_has_not_noticed_yet_leaves_nothing() {
+    let test = Removing::start().await;
+    let stale = test.late.topic(test.name()).await.unwrap();
+    test.begin(Removal::Force).await;
+    assert_eq!(test.step(test.relay.broker()).await, ShardRemoval::Gone);
+    let (late, group, first) = (&test.late, test.relay.group(), Shard::new(0));
+    let minute = (Resolution::Minute, 10);
+    let noted = late.note_sample((&stale, first), minute, test.relay.now(), "2", true);
+    assert!(!noted.await.unwrap());
+    let own = Group::for_instance();
+    assert!(is_removed(late.join(&stale, &own).await));
+    assert!(is_removed(
+        late.enable_garbage_hook(&stale, first, group).await
+    ));
+    assert!(is_removed(late.pause(&stale, true).await));
+    assert!(is_removed(
+        late.retire(&stale, group, Some(Retirement::Drop)).await
+    ));
+    test.assert_nothing_is_left(0).await;
+    let created = late
+        .declare(test.name(), &of_shards(1), Declare::Update)
+        .await;
+    assert_eq!(created.unwrap().groups(), std::slice::from_ref(group));
+}
+
+#[tokio::test]
 async fn a_process_that_knows_a_removed_topic_does_not_declare_it_as_lost() {
     let test = Removing::start().await;
-    test.begin(Removal::Drain).await.unwrap();
+    test.begin(Removal::Drain).await;
     assert_eq!(test.step(test.relay.broker()).await, ShardRemoval::Gone);
     assert!(test.late.known(test.name()).is_some());
     assert_eq!(test.late.redeclare_lost().await.unwrap(), []);
@@ -172,7 +202,7 @@ async fn a_draining_topic_delivers_what_it_has_and_takes_nothing_new() {
     let test = Removing::start().await;
     let relay = &test.relay;
     let sent = test.send("waits", ms(1000)).await;
-    test.begin(Removal::Drain).await.unwrap();
+    test.begin(Removal::Drain).await;
     let topic = relay.broker().topic(test.name()).await.unwrap();
     let again = relay.broker().send(&topic, Shard::new(0), &sent[..1]).await;
     assert_eq!(again.unwrap()[0].outcome, SendOutcome::Duplicate);
@@ -216,11 +246,11 @@ async fn a_draining_topic_delivers_what_it_has_and_takes_nothing_new() {
 async fn a_drain_can_be_forced_and_not_the_other_way_round() {
     let test = Removing::start().await;
     test.send("waits", HOUR).await;
-    test.begin(Removal::Drain).await.unwrap();
+    test.begin(Removal::Drain).await;
     assert_ne!(test.step(test.relay.broker()).await, ShardRemoval::Gone);
-    let forced = test.begin(Removal::Force).await.unwrap();
+    let forced = test.begin(Removal::Force).await;
     assert_eq!(forced.removal(), Some(Removal::Force));
-    let again = test.begin(Removal::Drain).await.unwrap();
+    let again = test.begin(Removal::Drain).await;
     assert_eq!(again.removal(), Some(Removal::Force));
     assert_eq!(test.step(test.relay.broker()).await, ShardRemoval::Gone);
     test.assert_nothing_is_left(0).await;
@@ -229,7 +259,7 @@ async fn a_drain_can_be_forced_and_not_the_other_way_round() {
 #[tokio::test]
 async fn the_first_shard_waits_for_the_others() {
     let test = Removing::start().await;
-    let topic = test.begin(Removal::Force).await.unwrap();
+    let topic = test.begin(Removal::Force).await;
     let broker = test.relay.broker();
     let first = async || broker.remove_shard(&topic, Shard::new(0)).await.unwrap();
     assert_eq!(first().await, ShardRemoval::Left(2));
@@ -250,7 +280,7 @@ async fn the_first_shard_waits_for_the_others() {
 #[tokio::test]
 async fn a_removal_that_stopped_before_it_was_unregistered_is_finished_by_any_process() {
     let test = Removing::start().await;
-    test.begin(Removal::Force).await.unwrap();
+    test.begin(Removal::Force).await;
     let registry = format!("{}:v1:{{registry}}:topics", test.relay.broker().namespace());
     let entry: String = test
         .relay
@@ -269,7 +299,7 @@ async fn a_removal_that_stopped_before_it_was_unregistered_is_finished_by_any_pr
 async fn a_topic_that_is_created_again_is_another_one() {
     let mut test = Removing::start().await;
     let sent = test.send("m", HOUR).await;
-    let before = test.begin(Removal::Force).await.unwrap().epoch();
+    let before = test.begin(Removal::Force).await.epoch();
     assert_eq!(test.step(test.relay.broker()).await, ShardRemoval::Gone);
     let other = TopicSettings {
         max_attempts: 7,
@@ -301,33 +331,82 @@ async fn a_topic_that_is_created_again_is_another_one() {
 }
 
 #[tokio::test]
-async fn a_topic_that_was_resharded_is_removed_with_its_record_at_shard_0() {
+async fn a_topic_that_was_resharded_is_removed_and_its_numbers_go_on() {
     let relay = Relay::with("removal", of_shards(2)).await;
     let name = relay.topic().name().clone();
+    let remove = async || relay.broker().remove_topic(&name, Removal::Force).await;
+    let is_resharding = |removed| matches!(removed, Err(BrokerError::Resharding { .. }));
     let opened = open(&relay, 3).await;
-    let removed = relay.broker().remove_topic(&name, Removal::Force).await;
-    assert!(
-        matches!(removed, Err(BrokerError::Resharding { .. })),
-        "{removed:?}"
-    );
+    assert!(is_resharding(remove().await));
     assert_eq!(migrate_out(relay.broker(), &opened).await, 0);
+    assert!(is_resharding(remove().await), "the old shards have keys");
     let topic = relay.broker().known(&name).unwrap();
     relay.broker().drop_retired_keys(&topic).await.unwrap();
     let late = process(&relay).await;
     let test = Removing { relay, late };
-    test.begin(Removal::Drain).await.unwrap();
-    let resharded = test.relay.broker().reshard(&name, 4).await;
+    test.begin(Removal::Drain).await;
+    let broker = test.relay.broker();
+    let resharded = broker.reshard(&name, 4).await;
     assert_eq!(
         resharded.unwrap_err().to_string(),
         "topic t is being removed"
     );
-    assert_eq!(test.step(test.relay.broker()).await, ShardRemoval::Gone);
+    assert_eq!(test.step(broker).await, ShardRemoval::Gone);
     test.assert_nothing_is_left(2).await;
     assert_eq!(test.late.refresh().await.unwrap().len(), 0);
-    let again = test
+    let again = broker.declare(&name, &of_shards(1), Declare::Update).await;
+    assert_eq!(again.unwrap().shards().next(), Some(Shard::new(2)));
+    broker.reshard(&name, 2).await.unwrap();
+    let topic = broker.known(&name).unwrap();
+    assert_eq!(migrate_out(broker, &topic).await, 0);
+    assert!(!broker.known(&name).unwrap().is_resharding());
+}
+
+#[tokio::test]
+async fn a_manager_that_stalled_does_nothing_to_the_topic_that_was_created_since() {
+    for how in [Removal::Drain, Removal::Force] {
+        let test = Removing::start().await;
+        test.begin(how).await;
+        let stalled = test.late.newest(test.name()).await.unwrap();
+        assert_eq!(test.step(test.relay.broker()).await, ShardRemoval::Gone);
+        // Versions are times.
+        tokio::time::sleep(ms(5)).await;
+        let broker = test.relay.broker();
+        let new = broker
+            .declare(test.name(), &of_shards(3), Declare::Update)
+            .await
+            .unwrap();
+        for shard in new.shards() {
+            broker
+                .send(&new, shard, &[message("m", HOUR)])
+                .await
+                .unwrap();
+        }
+        let before = test.relay.snapshot().await;
+        for shard in [1, 2, 0].map(Shard::new) {
+            let _ = test.late.remove_shard(&stalled, shard).await;
+        }
+        assert_eq!(before.diff(&test.relay.snapshot().await), "");
+    }
+}
+
+#[tokio::test]
+async fn a_field_that_somebody_writes_to_the_record_ends_with_it() {
+    let test = Removing::start().await;
+    test.begin(Removal::Force).await;
+    assert_eq!(test.step(test.relay.broker()).await, ShardRemoval::Gone);
+    let conf = test.relay.key("conf");
+    let set: u64 = test
         .relay
-        .broker()
-        .declare(&name, &of_shards(1), Declare::Update)
+        .command(cmd("HSET").arg(&conf).arg("resharding").arg(7))
         .await;
-    assert_eq!(again.unwrap().shards().next(), Some(Shard::new(0)));
+    assert_eq!(set, 1);
+    let broker = test.relay.broker();
+    broker
+        .declare(test.name(), &of_shards(1), Declare::Update)
+        .await
+        .unwrap();
+    assert!(!test.relay.hash("conf").await.contains_key("resharding"));
+    let left: i64 = test.relay.command(cmd("PTTL").arg(&conf)).await;
+    assert_eq!(left, -1);
 }

@@ -39,13 +39,29 @@ pub(crate) enum SubscriptionError {
         "group of this process expired after instance_ttl: it missed messages that became due since"
     )]
     Lapsed,
-    /// The topic was removed. The restarted task waits until it is created again.
+    /// The topic was removed.
     #[error("the topic was removed")]
     Removed,
 }
 
-/// Serves a subscription until the shutdown has drained it.
+/// Serves a subscription until the shutdown has drained it. Waits for a topic that was removed until it is created again.
 pub(crate) async fn run(
+    process: Arc<Process>,
+    subscription: Arc<Subscription>,
+    shutdown: Shutdown,
+    heartbeat: Heartbeat,
+) -> Result<(), SubscriptionError> {
+    loop {
+        let (process, shutdown) = (process.clone(), shutdown.clone());
+        let served = serve(process, subscription.clone(), shutdown, heartbeat.clone());
+        match served.await {
+            Err(error @ SubscriptionError::Removed) => tracing::warn!(%subscription, "{error}"),
+            ended => return ended,
+        }
+    }
+}
+
+async fn serve(
     process: Arc<Process>,
     subscription: Arc<Subscription>,
     shutdown: Shutdown,

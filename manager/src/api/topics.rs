@@ -154,7 +154,8 @@ pub(super) async fn put(
         .map_err(|error| invalid("topic", &error))?;
     let mode = condition(&headers)?;
     let body = read_limited(body, MAX_SETTINGS, &api.bodies).await?;
-    let before = match api.broker.topic(&name).await {
+    let before = match api.broker.newest(&name).await {
+        Ok(topic) if topic.removal().is_some() => return Err(BrokerError::Removed(name).into()),
         Ok(topic) => Some(topic),
         Err(BrokerError::UnknownTopic(_)) => None,
         Err(error) => return Err(error.into()),

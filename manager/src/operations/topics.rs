@@ -103,9 +103,9 @@ pub(crate) async fn remove(
     let how = how.unwrap_or(Removal::Drain);
     let action = action.details(format!("{how}, {messages}"));
     let removed = action.run(broker.remove_topic(name, how), |removed| {
-        audit::changed(removed.removal() != before)
+        audit::changed(Some(*removed) != before)
     });
-    let removal = removed.await?.removal().unwrap_or(how);
+    let removal = removed.await?;
     tracing::info!(topic = %name, %removal, stored, "removed by an operator");
     Ok(TopicRemoval {
         topic: name.clone(),

@@ -63,7 +63,6 @@ pub(crate) use registry::note_counts::NoteCounts;
 pub(crate) use registry::note_fires::NoteFires;
 pub(crate) use registry::note_total::NoteTotal;
 pub(crate) use registry::register::Register;
-pub(crate) use removal::bury_topic::BuryTopic;
 pub(crate) use removal::remove_shard::RemoveShard;
 pub use removal::remove_topic::Removal;
 pub(crate) use removal::remove_topic::{RemovalBegun, RemoveTopic};

@@ -76,7 +76,7 @@ use Scene::*;
 
 /// The points at which processes are killed: the scene, the call, and the sides of it that are also tested in a short
 /// run. The others need `LISA_TEST_LONG=1`.
-const TABLE: [(Scene, &str, &[Side]); 51] = [
+const TABLE: [(Scene, &str, &[Side]); 50] = [
     (MigrateOut, "drop_keys", &[]),
     (MigrateOut, "mark_retired", &[]),
     (MigrateOut, "finish_reshard", &[]),
@@ -85,7 +85,6 @@ const TABLE: [(Scene, &str, &[Side]); 51] = [
     (MigrateOut, "migrate_out", &[]),
     (Remove, "remove_topic", &[]),
     (Remove, "remove_shard", &[Behind]),
-    (Remove, "bury_topic", &[]),
     (Remove, "unregister", &[Before]),
     (Reshard, "HSETNX", &[]),
     (Reshard, "declare", &[]),

@@ -1,6 +1,5 @@
 //! Lists the messages of an ordering key, on topics that keep an index of their keys.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -41,7 +40,7 @@ impl Broker {
         let mut handle = self.topic(topic.name()).await?;
         if !handle.settings().key_index {
             // It may have been set since this process last looked.
-            handle = self.newest(topic).await?;
+            handle = self.newest(topic.name()).await?;
         }
         if !handle.settings().key_index {
             return Err(BrokerError::NoKeyIndex(topic.name().clone()));
@@ -80,7 +79,7 @@ impl Broker {
             })
         } else if self.has_moved(&handle).await? {
             // Messages of the shard may have migrated to one that was not asked.
-            self.newest(topic).await?;
+            self.newest(topic.name()).await?;
             Some(reached)
         } else {
             None
@@ -115,12 +114,6 @@ impl Broker {
         let items = found.into_iter().filter_map(listed).collect();
         let next = page.next.map(|next| next.to_string());
         Ok(Page { items, next })
-    }
-
-    /// Reads a topic again.
-    async fn newest(&self, topic: &TopicHandle) -> Result<Arc<TopicHandle>, BrokerError> {
-        let newest = self.load(topic.name()).await?;
-        newest.ok_or_else(|| BrokerError::UnknownTopic(topic.name().clone()))
     }
 
     /// Waits until everything in transit from a shard has arrived.

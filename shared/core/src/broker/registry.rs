@@ -145,9 +145,10 @@ impl Broker {
             epoch,
             settings,
             groups,
+            version,
             ..
         } = decided;
-        self.remember(topic, epoch, &settings, &groups, None, map)
+        self.remember(topic, epoch, &settings, &groups, (None, version), map)
             .await
     }
 
@@ -172,7 +173,11 @@ impl Broker {
             DeclareReply::Epoch(there) => Err(BrokerError::Epoch { topic, there }),
             DeclareReply::Resharding(to) => Err(BrokerError::Resharding { topic, to }),
             DeclareReply::Removed { is_over: true } => Err(self.forget_topic(&topic)),
-            DeclareReply::Removed { is_over: false } => Err(BrokerError::Removed(topic)),
+            DeclareReply::Removed { is_over: false } => {
+                // This process may not have noticed.
+                let _ = self.load(&topic).await;
+                Err(BrokerError::Removed(topic))
+            }
             DeclareReply::Shards(there) => Err(BrokerError::Fixed {
                 topic,
                 there,
@@ -230,6 +235,15 @@ impl Broker {
             .get_or_init(|| topics.into_iter().cloned().collect());
     }
 
+    /// Returns a topic as Redis has it now.
+    ///
+    /// # Errors
+    /// [`BrokerError::UnknownTopic`]; other [`BrokerError`]s.
+    pub async fn newest(&self, topic: &Topic) -> Result<Arc<TopicHandle>, BrokerError> {
+        let unknown = || BrokerError::UnknownTopic(topic.clone());
+        self.load(topic).await?.ok_or_else(unknown)
+    }
+
     /// Returns a topic's settings and keys if this process has seen them.
     pub fn known(&self, topic: &Topic) -> Option<Arc<TopicHandle>> {
         self.topics().get(topic).cloned()
@@ -272,8 +286,10 @@ impl Broker {
     pub async fn refresh_reached(
         &self,
     ) -> Result<(Vec<Arc<TopicHandle>>, Option<BrokerError>), BrokerError> {
+        // Read first: a topic is registered before this process knows it.
+        let known = self.known_topics();
         let registered = self.registered().await?;
-        for known in self.known_topics() {
+        for known in known {
             // It was removed, or was wiped.
             if !registered.iter().any(|(topic, _)| topic == known.name()) {
                 let _ = self.load_within_reach(known.name()).await;
@@ -440,24 +456,29 @@ impl Broker {
     ) -> Result<Option<Arc<TopicHandle>>, BrokerError> {
         let map = self.read_shard_map(topic).await?;
         let shard = ShardKeys::new(&self.inner.namespace, topic, Shard::new(map.old.end), &[]);
-        let fields = ["layout", "epoch", "settings", "groups", "removed"];
-        let Some([layout, epoch, settings, groups, removed]) = self.conf(&shard, fields).await?
+        let fields = [
+            "layout", "epoch", "settings", "groups", "removed", "version",
+        ];
+        let Some([layout, epoch, settings, groups, removed, version]) =
+            self.conf(&shard, fields).await?
         else {
             return Ok(None);
         };
-        let layout = decode("HMGET", layout)?;
-        if layout != LAYOUT {
-            return Err(self.other_layout(topic, layout));
-        }
         let removed: Option<String> = decode("HMGET", removed)?;
         if removed.as_deref() == Some("gone") {
             return Err(self.forget_topic(topic));
         }
+        let layout = decode("HMGET", layout)?;
+        if layout != LAYOUT {
+            return Err(self.other_layout(topic, layout));
+        }
         let removal = removed.and_then(|word| word.parse().ok());
+        let version: Option<u64> = decode("HMGET", version)?;
         let epoch = decode("HMGET", epoch)?;
         let settings: String = decode("HMGET", settings)?;
         let groups: String = decode("HMGET", groups)?;
-        let handle = self.remember(topic, epoch, &settings, &groups, removal, map);
+        let state = (removal, version.unwrap_or_default());
+        let handle = self.remember(topic, epoch, &settings, &groups, state, map);
         handle.await.map(Some)
     }
 
@@ -481,7 +502,7 @@ impl Broker {
         epoch: u64,
         text: &str,
         groups: &str,
-        removal: Option<Removal>,
+        (removal, version): (Option<Removal>, u64),
         map: ShardMap,
     ) -> Result<Arc<TopicHandle>, BrokerError> {
         let settings: TopicSettings =
@@ -492,7 +513,7 @@ impl Broker {
         let groups = self.groups_in(topic, groups)?;
         let mut handle =
             TopicHandle::new(&self.inner.namespace, topic, epoch, settings, &groups, map);
-        handle.removal = removal;
+        (handle.removal, handle.version) = (removal, version);
         Ok(self.put(self.look_at_groups(handle).await))
     }
 

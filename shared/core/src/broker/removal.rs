@@ -4,13 +4,11 @@
 //! managers then remove the other shards, the first one last. It leaves a record for [`REMEMBERED_FOR`], from which every process that
 //! still knows the topic learns that it was removed, and was not lost.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError, TopicHandle};
-use crate::keys::ShardKeys;
-use crate::scripts::{BuryTopic, Removal, RemovalBegun, RemoveShard, RemoveTopic, Unregister};
+use crate::scripts::{Removal, RemovalBegun, RemoveShard, RemoveTopic, Unregister};
 use crate::topic::{Shard, Topic};
 
 /// The time for which a removal is remembered. Longer than a process that still knows the topic stays without Redis.
@@ -27,45 +25,58 @@ pub enum ShardRemoval {
 
 impl Broker {
     /// Begins the removal of a topic, or changes a drain to a removal by force. From then on, new messages are refused. The managers
-    /// do the rest.
+    /// do the rest. Returns the way in which it is removed: a removal by force stays one.
     ///
     /// # Errors
     /// [`BrokerError::Resharding`]; other [`BrokerError`]s. Calling again is safe.
-    pub async fn remove_topic(
-        &self,
-        topic: &Topic,
-        how: Removal,
-    ) -> Result<Arc<TopicHandle>, BrokerError> {
+    pub async fn remove_topic(&self, topic: &Topic, how: Removal) -> Result<Removal, BrokerError> {
         let unknown = || BrokerError::UnknownTopic(topic.clone());
         let handle = self.load(topic).await?.ok_or_else(unknown)?;
-        let mut epoch = 0;
-        for shard in (handle.open()..handle.open() + handle.settings().shards).map(Shard::new) {
-            let now = self.begin_removal(&handle, shard, how).await?;
-            if shard.get() == handle.open() {
-                epoch = now;
-            }
+        let (first, shards) = (handle.open(), handle.settings().shards);
+        if handle.retired().is_some() {
+            // The keys of its former shards are still to be dropped.
+            return Err(self.is_resharding(&handle));
         }
-        self.register(topic, handle.settings().shards, epoch)
-            .await?;
-        self.load(topic).await?.ok_or_else(unknown)
+        let begun = self.begin_removal(&handle, Shard::new(first), how).await?;
+        let (how, epoch) = begun.ok_or_else(unknown)?;
+        // If this process stops now, the managers do the rest.
+        self.register(topic, shards, epoch).await?;
+        for shard in (first + 1..first + shards).map(Shard::new) {
+            self.begin_removal(&handle, shard, how).await?;
+        }
+        match self.load(topic).await {
+            Ok(_) => Ok(how),
+            // They have done it.
+            Err(BrokerError::UnknownTopic(_)) => {
+                self.unregister(topic, epoch).await?;
+                Ok(how)
+            }
+            Err(error) => Err(error),
+        }
     }
 
-    /// Marks one shard. Returns its epoch.
+    /// Marks one shard. Returns the way in which it is removed, and its epoch; `None` if it is gone.
     async fn begin_removal(
         &self,
         handle: &TopicHandle,
         shard: Shard,
         how: Removal,
-    ) -> Result<u64, BrokerError> {
-        let topic = || handle.name().clone();
-        let begun = self.run(handle.keys(shard)?, &RemoveTopic { how }).await?;
-        match begun.map_err(|_| BrokerError::UnknownTopic(topic()))? {
-            RemovalBegun::Removing { epoch, .. } => Ok(epoch),
-            RemovalBegun::Resharding => Err(BrokerError::Resharding {
-                topic: topic(),
-                to: handle.settings().shards,
-            }),
-            RemovalBegun::Removed => Err(BrokerError::UnknownTopic(topic())),
+    ) -> Result<Option<(Removal, u64)>, BrokerError> {
+        let is_first = shard.get() == handle.open();
+        let version = (!is_first).then_some(handle.version);
+        let call = RemoveTopic { how, version };
+        let begun = self.run(handle.keys(shard)?, &call).await?;
+        match begun.unwrap_or(RemovalBegun::Removed) {
+            RemovalBegun::Removing { how, epoch } => Ok(Some((how, epoch))),
+            RemovalBegun::Removed => Ok(None),
+            RemovalBegun::Resharding => Err(self.is_resharding(handle)),
+        }
+    }
+
+    fn is_resharding(&self, handle: &TopicHandle) -> BrokerError {
+        BrokerError::Resharding {
+            topic: handle.name().clone(),
+            to: handle.settings().shards,
         }
     }
 
@@ -83,10 +94,9 @@ impl Broker {
         };
         let first = Shard::new(topic.open());
         if shard != first {
-            return match self.begin_removal(topic, shard, how).await {
-                Err(BrokerError::UnknownTopic(_)) => Ok(ShardRemoval::Gone),
-                Err(error) => Err(error),
-                Ok(_) => self.remove_keys(topic, shard, Duration::ZERO).await,
+            return match self.begin_removal(topic, shard, how).await? {
+                None => Ok(ShardRemoval::Gone),
+                Some(_) => self.remove_keys(topic, shard, Duration::ZERO).await,
             };
         }
         let mut others = 0;
@@ -97,13 +107,10 @@ impl Broker {
         if others > 0 {
             return Ok(ShardRemoval::Left(others));
         }
-        let removed = self.remove_keys(topic, first, REMEMBERED_FOR).await?;
-        if removed == ShardRemoval::Gone {
-            self.finish_removal(topic).await?;
-        }
-        Ok(removed)
+        self.remove_keys(topic, first, REMEMBERED_FOR).await
     }
 
+    /// Returns what is left; for the first shard, unregisters the topic once nothing is.
     async fn remove_keys(
         &self,
         topic: &TopicHandle,
@@ -111,39 +118,23 @@ impl Broker {
         keep: Duration,
     ) -> Result<ShardRemoval, BrokerError> {
         let call = RemoveShard { keep };
-        match self.general(topic, shard, None, &call).await {
-            Ok(0) => Ok(ShardRemoval::Gone),
+        let epoch = match self.general(topic, shard, None, &call).await {
+            Ok((0, epoch)) => epoch,
+            Ok((left, _)) => return Ok(ShardRemoval::Left(left)),
             // Another manager was faster.
-            Err(BrokerError::UnknownTopic(_) | BrokerError::ShardGone { .. }) => {
-                Ok(ShardRemoval::Gone)
+            Err(BrokerError::UnknownTopic(_) | BrokerError::ShardGone { .. }) => topic.epoch(),
+            Err(error) => return Err(error),
+        };
+        if !keep.is_zero() {
+            self.unregister(topic.name(), epoch).await?;
+            tracing::info!(topic = %topic.name(), "removed");
+            // This process forgets it, or learns that it was created again.
+            match self.load(topic.name()).await {
+                Ok(_) | Err(BrokerError::UnknownTopic(_)) => {}
+                Err(error) => return Err(error),
             }
-            Ok(left) => Ok(ShardRemoval::Left(left)),
-            Err(error) => Err(error),
         }
-    }
-
-    /// Takes a topic without shards out of the registry, and out of the memory of this process.
-    async fn finish_removal(&self, topic: &TopicHandle) -> Result<(), BrokerError> {
-        // The first shard has a higher epoch than this process knows if a group joined in the meantime.
-        let keys = |shard| ShardKeys::new(&self.inner.namespace, topic.name(), shard, &[]);
-        let first = keys(Shard::new(topic.open()));
-        let epoch: Option<u64> = self.ask(command("HGET", &first.conf).arg("epoch")).await?;
-        let epoch = epoch.unwrap_or_default().max(topic.epoch());
-        if topic.open() > 0 {
-            let call = BuryTopic {
-                epoch,
-                keep: REMEMBERED_FOR,
-            };
-            let buried = self.run(&keys(Shard::new(0)), &call).await?;
-            buried.map_err(|_| BrokerError::UnknownTopic(topic.name().clone()))?;
-        }
-        self.unregister(topic.name(), epoch).await?;
-        tracing::info!(topic = %topic.name(), "removed");
-        // This process forgets it.
-        match self.load(topic.name()).await {
-            Ok(_) | Err(BrokerError::UnknownTopic(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
+        Ok(ShardRemoval::Gone)
     }
 
     /// Takes a removed topic out of the registry, unless it was created again.

@@ -151,6 +151,13 @@ impl Broker {
         if handle.open() != old.start {
             return Err(BrokerError::Changing(topic.clone()));
         }
+        if handle.removal().is_some() {
+            // From now on, its removal cannot begin. It began before.
+            let conf = &handle.keys(Shard::new(old.start))?.conf;
+            self.ask::<()>(command("HDEL", conf).arg("resharding"))
+                .await?;
+            return Err(BrokerError::Removed(topic.clone()));
+        }
         let opening = Opening {
             broker: self,
             handle: &handle,

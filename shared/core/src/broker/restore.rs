@@ -37,9 +37,11 @@ impl Broker {
     /// # Errors
     /// [`BrokerError`].
     pub async fn redeclare_lost(&self) -> Result<Vec<Topic>, BrokerError> {
+        // Read first: a topic is registered before this process knows it.
+        let known = self.known_topics();
         let registered = self.registered().await?;
         let mut lost = Vec::new();
-        for handle in self.known_topics() {
+        for handle in known {
             let is_there = registered.iter().any(|(topic, _)| topic == handle.name());
             // A topic whose server is unavailable has its turn when the server is back.
             if !is_there && self.is_within_reach(handle.name()) {

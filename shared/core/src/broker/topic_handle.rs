@@ -21,6 +21,8 @@ pub struct TopicHandle {
     map: ShardMap,
     /// The way in which it is being removed.
     pub(super) removal: Option<Removal>,
+    /// The version of its settings, ms; 0 if it is not known.
+    pub(super) version: u64,
     /// Its shards, each with the keys of its groups. A change of the groups reaches one shard after another.
     shards: Vec<ShardKeys>,
     /// For each shard, true if it needed the general scripts the last time.
@@ -41,6 +43,7 @@ impl TopicHandle {
         Self {
             map,
             removal: None,
+            version: 0,
             name: topic.clone(),
             epoch,
             groups: groups.to_vec(),
@@ -77,6 +80,7 @@ impl TopicHandle {
             settings: self.settings.clone(),
             map: self.map.clone(),
             removal: self.removal,
+            version: self.version,
             groups: names.into_iter().cloned().collect(),
             general: general
                 .map(|general| AtomicBool::new(general || groups.len() != 1))

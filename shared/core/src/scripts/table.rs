@@ -29,7 +29,6 @@ macro_rules! scripts {
                 NoteFires = "registry/note_fires" for manager;
                 NoteTotal = "registry/note_total" for manager;
                 Register = "registry/register" for producer manager consumer operator;
-                BuryTopic = "removal/bury_topic" for manager;
                 RemoveTopic = "removal/remove_topic" for manager operator;
                 Unregister = "removal/unregister" for producer manager consumer operator;
                 CreateShard = "reshard/create_shard" for operator;

@@ -88,7 +88,7 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
         }
         Remove => {
             cell.send(&producer, COUNT, false).await;
-            let gone = other_topic(broker, call == "bury_topic").await;
+            let gone = other_topic(broker).await;
             cell.calls.hold(call, side);
             broker.remove_topic(&gone, Removal::Force).await.unwrap();
         }
@@ -124,29 +124,17 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
     drop(back);
 }
 
-/// Creates a topic of two shards that no file declares, with a message on each. Its first shard is not 0 if it was resharded.
-async fn other_topic(broker: &Broker, resharded: bool) -> Topic {
+/// Creates a topic of two shards that no file declares, with a message on each.
+async fn other_topic(broker: &Broker) -> Topic {
     let name: Topic = "other".parse().unwrap();
     let settings = TopicSettings {
-        shards: if resharded { 1 } else { 2 },
-        // A resharding ends once no ended message is remembered.
-        dedup_window: Duration::ZERO,
+        shards: 2,
         ..TopicSettings::default()
     };
     broker
         .declare(&name, &settings, Declare::Update)
         .await
         .unwrap();
-    if resharded {
-        broker.reshard(&name, 2).await.unwrap();
-        eventually(SOON * 3, async || {
-            broker.refresh().await.unwrap();
-            let topic = broker.topic(&name).await.unwrap();
-            let is_over = !topic.is_resharding() && topic.retired().is_none();
-            is_over.then_some(()).ok_or("it is being resharded")
-        })
-        .await;
-    }
     let topic = broker.topic(&name).await.unwrap();
     for shard in topic.shards() {
         let later = message(&format!("m-{shard}"), Duration::from_secs(3600));

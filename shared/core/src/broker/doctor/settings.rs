@@ -34,6 +34,8 @@ const CHANGE_WITHIN: Duration = Duration::from_secs(1);
 struct Conf {
     /// The epoch as stored; empty if it is missing.
     epoch: String,
+    /// The version of the settings, ms; 0 if it is missing.
+    version: u64,
     settings: Option<Written>,
     groups: Option<Vec<Group>>,
     /// True if the `conf` is missing.
@@ -108,6 +110,9 @@ impl Conf {
         }
         Self {
             epoch: field("epoch").unwrap_or_default().to_owned(),
+            version: field("version")
+                .and_then(|version| version.parse().ok())
+                .unwrap_or_default(),
             settings,
             groups,
             is_gone: fields.is_empty(),
@@ -323,7 +328,7 @@ impl Broker {
             groups,
             settings,
             text,
-            version: None,
+            version: origin.version,
         };
         let reply = self.run(&keys, &call).await?;
         match reply.map_err(|_| BrokerError::UnknownTopic(topic.clone()))? {
@@ -343,6 +348,8 @@ struct Origin<'a> {
     shard: Shard,
     settings: &'a Written,
     groups: &'a [Group],
+    /// The version on the first shard, for another one.
+    version: Option<u64>,
 }
 
 impl Frame {
@@ -355,6 +362,7 @@ impl Frame {
             shard,
             settings: sound.settings.as_ref()?,
             groups: sound.groups.as_deref()?,
+            version: Some(sound.version),
         })
     }
 
@@ -371,8 +379,12 @@ impl Frame {
 
     fn origin<'a>(&'a self, shard: Shard, conf: &'a Conf) -> Option<Origin<'a>> {
         let own = (conf.settings.as_ref(), conf.groups.as_deref());
+        let first = Shard::new(self.map.old.end);
+        let version = self.confs.get(&first).map(|first| first.version);
+        let version = version.filter(|version| shard > first && *version > 0);
         let of = |shard, other: &'a Conf| {
             Some(Origin {
+                version,
                 shard,
                 settings: own.0.or(other.settings.as_ref())?,
                 groups: own.1.or(other.groups.as_deref())?,

@@ -25,6 +25,8 @@ struct ShardSigns {
     /// The run of the server that holds it; `None` if the server does not report it.
     run: Option<Run>,
     epoch: u64,
+    /// The version of its settings, ms.
+    version: u64,
     /// The latest time that a script saw, in ms.
     last_time: u64,
 }
@@ -64,6 +66,10 @@ impl Signs {
             {
                 return Some("Redis was restarted, or another server took over".to_owned());
             }
+            if now.version > before.version {
+                // The topic may have been removed and created again.
+                return None;
+            }
             if now.epoch < before.epoch {
                 let (now, before) = (now.epoch, before.epoch);
                 return Some(format!(
@@ -85,7 +91,7 @@ impl Signs {
 }
 
 impl Broker {
-    /// Reads the signs of a shard, and of its server if that was not asked yet. Reads two fields of the shard.
+    /// Reads the signs of a shard, and of its server if that was not asked yet. Reads three fields of the shard.
     ///
     /// # Errors
     /// [`BrokerError`]. A server that refuses to report its run is not an error.
@@ -95,10 +101,14 @@ impl Broker {
         topic: &TopicHandle,
         shard: Shard,
     ) -> Result<(), BrokerError> {
+        if topic.removal().is_some() {
+            return Ok(());
+        }
         let (keys, server) = (topic.keys(shard)?, self.server(topic, shard)?);
         let fields = vec![
             command("HGET", &keys.conf).arg("epoch"),
             command("HGET", &keys.stats).arg("last_time"),
+            command("HGET", &keys.conf).arg("version"),
         ];
         let numbers: Vec<Option<u64>> = self.ask_all(&server, fields).await?;
         let number = |index: usize| numbers.get(index).copied().flatten().unwrap_or(0);
@@ -110,6 +120,7 @@ impl Broker {
             run: run.clone(),
             epoch: number(0),
             last_time: number(1),
+            version: number(2),
         };
         signs.shards.insert((topic.name().clone(), shard), of_shard);
         Ok(())
@@ -157,6 +168,7 @@ mod tests {
             run,
             epoch,
             last_time,
+            version: 0,
         };
         Signs {
             shards: [(index, of_shard)].into(),

@@ -37,18 +37,16 @@ local RULES = {
 }
 
 local conf = redis.call('HMGET', CONF, 'epoch', 'shards', 'groups', 'settings', 'class', 'layout', 'version', 'resharding',
-  'removed')
+  'removed', 'last_epoch')
 local epoch, class = tonumber(conf[1]), conf[5]
 local there = tonumber(conf[7]) or 0
 if conf[6] and tonumber(conf[6]) ~= LAYOUT then
   return {'layout', conf[6]}
 end
 -- A removed topic is created again only on purpose. Its epochs go on, so that every process notices.
-local before = epoch or 0
+local before = epoch or tonumber(conf[10]) or 0
 if conf[9] and (conf[9] ~= 'gone' or mode ~= 'update') then
   return {'removed', conf[9] == 'gone' and 1 or 0}
-elseif conf[9] then
-  epoch = nil
 end
 local is_whole = epoch and conf[2] and conf[3] and conf[4] and class and conf[6]
 local replaces = mode == 'update' and not (version and there > version)
@@ -106,7 +104,11 @@ end
 local outcome = epoch and 'updated' or 'created'
 if conf[9] then
   -- The key ends with its last field, and with it the time at which it was to end.
-  redis.call('HDEL', CONF, 'layout', 'epoch', 'removed')
+  for i, field in ipairs(redis.call('HGETALL', CONF)) do
+    if i % 2 == 1 then
+      redis.call('HDEL', CONF, field)
+    end
+  end
 end
 epoch = before + 1
 version = version or math.max(there + 1, (clock(0)))

@@ -12,9 +12,8 @@ pub(crate) struct RemoveShard {
 }
 
 operation! {
-    "remove_shard" + "bury" on general shard + series + series15 + observed + failures + in_transit:
-    RemoveShard, |call, args, reply|
+    "remove_shard" on general shard + series + series15 + observed + failures + in_transit: RemoveShard, |call, args, reply|
     args { keep: args.number(millis(call.keep)) }
-    /// The messages and entries that are left; 0 if the shard is gone.
-    reply u64 { "left" => reply.number() }
+    /// The messages and entries that are left, 0 if the shard is gone; and its epoch.
+    reply (u64, u64) { "left" => Ok((reply.number()?, reply.number()?)) }
 }

@@ -3,19 +3,21 @@
 --
 -- KEYS[1] conf     hash    gets removed; class becomes general
 -- ARGV[1] how      word    drain (delivers what is stored) or force
+-- ARGV[2] version  ms      of the settings on the first shard, when it was marked. A shard with a newer one belongs to a topic that was
+--                          created since. Empty for the first shard
 --
 -- Returns 'removing', the way in force (force stays force), and the epoch; or 'resharding' (try again when that has ended); or
---   'removed' (it was removed before); or 'undeclared'.
+--   'removed' (it was removed before, or is of another topic); or 'undeclared'.
 -- Cost O(1).
 -- Safe to repeat.
 local CONF = KEYS[1]
-local how = ARGV[1]
+local how, version = ARGV[1], tonumber(ARGV[2])
 
-local conf = redis.call('HMGET', CONF, 'epoch', 'removed', 'resharding', 'previous')
-if not conf[1] then
-  return {'undeclared'}
-elseif conf[2] == 'gone' then
+local conf = redis.call('HMGET', CONF, 'epoch', 'removed', 'resharding', 'previous', 'version')
+if conf[2] == 'gone' or version and (tonumber(conf[5]) or 0) > version then
   return {'removed'}
+elseif not conf[1] then
+  return {'undeclared'}
 elseif conf[3] or conf[4] and conf[4] ~= 'over' then
   return {'resharding'}
 elseif conf[2] == 'force' or conf[2] == how then

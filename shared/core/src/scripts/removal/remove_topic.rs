@@ -35,11 +35,16 @@ pub(crate) enum RemovalBegun {
 /// Begins the removal of a topic on one shard.
 pub(crate) struct RemoveTopic {
     pub(crate) how: Removal,
+    /// The version of the settings on the first shard; `None` for the first shard itself.
+    pub(crate) version: Option<u64>,
 }
 
 operation! {
     "remove_topic" on shard(conf): RemoveTopic, |call, args, reply|
-    args { how: args.text(call.how.as_str()) }
+    args {
+        how: args.text(call.how.as_str()),
+        version: args.optional(call.version),
+    }
     reply RemovalBegun {
         "removing" => Ok(RemovalBegun::Removing { how: Removal::read(reply)?, epoch: reply.number()? }),
         "resharding" => Ok(RemovalBegun::Resharding),
