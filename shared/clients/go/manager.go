@@ -86,6 +86,16 @@ type Topic struct {
 	Settings map[string]any `json:"settings"`
 }
 
+// TopicRemoval is a topic that is being removed.
+type TopicRemoval struct {
+	// Topic is its name.
+	Topic string
+	// Removal is "drain" or "force". A removal by force stays one.
+	Removal string
+	// Stored is the number of messages that it still stores.
+	Stored int
+}
+
 // List lists messages, a page at a time. The manager answers it.
 func (c *Client) List(ctx context.Context, topic string, options ListOptions) (MessagePage, error) {
 	where, err := path(messagesPath(topic)...)
@@ -198,4 +208,30 @@ func (c *Client) PutTopic(ctx context.Context, topic string, settings map[string
 	r := request{method: http.MethodPut, content: content, to: toManager}
 	isComplete := func(a *Topic) bool { return a.Topic != "" && a.Epoch != 0 && a.Settings != nil }
 	return lookup(ctx, c, r, []string{"topics", topic}, nil, isComplete)
+}
+
+// RemoveTopic removes a topic: with how "drain" once it has delivered its messages, with "force" together with them. From then on, it
+// accepts no new messages. The manager answers it. The error is a [Problem] with the code "not_empty" if the topic has messages and how
+// is empty, with "declared_in_file" if the configuration of the manager declares it, and with "unknown_topic" if there is none, also if
+// an earlier try without an answer has removed it.
+func (c *Client) RemoveTopic(ctx context.Context, topic, how string) (TopicRemoval, error) {
+	r := request{method: http.MethodDelete, to: toManager}
+	switch how {
+	case "":
+	case "drain", "force":
+		r.query = "?how=" + how
+	default:
+		return TopicRemoval{}, wrong("how: %q is neither drain nor force", how)
+	}
+	type removal struct {
+		Topic   string `json:"topic"`
+		Removal string `json:"removal"`
+		Stored  *int   `json:"stored"`
+	}
+	isComplete := func(a *removal) bool { return a.Topic != "" && a.Removal != "" && a.Stored != nil }
+	answer, err := lookup(ctx, c, r, []string{"topics", topic}, nil, isComplete)
+	if err != nil {
+		return TopicRemoval{}, err
+	}
+	return TopicRemoval{answer.Topic, answer.Removal, *answer.Stored}, nil
 }

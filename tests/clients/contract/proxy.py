@@ -25,9 +25,10 @@ DELIVERY = {
 ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
     "a page": (200, {"content-type": "text/html"}, b"<html>Please log in</html>"),
     "an empty object": (200, {}, b"{}"),
-    "half an answer": (200, {}, b'{"messages": [{}], "garbage": 0, "in_flight": 0, "done": 0}'),
+    "half an answer": (200, {}, b'{"messages": [{}], "garbage": 0, "in_flight": 0, "done": 0, "topic": "t", "removal": "drain"}'),
     "wrong types": (200, {}, json.dumps({
         "messages": {}, "next": 7, "garbage": None, "in_flight": "0", "cancelled": None, "rescheduled": None, "done": None, "found": None,
+        "topic": "t", "epoch": "1", "settings": {}, "removal": "drain", "stored": "0",
     }).encode()),
     "null": (200, {}, b"null"),
     "no results": (200, {}, b"[]"),

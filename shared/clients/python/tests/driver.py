@@ -46,7 +46,7 @@ def shown(result: Any) -> Any:
     if isinstance(result, Exception):
         raise result
     fields = ("id", "outcome", "state", "attempt")
-    if isinstance(result, (lr.MessagePage, lr.CancelledKey, lr.RescheduledKey, lr.Requeued, lr.Topic)):
+    if isinstance(result, (lr.MessagePage, lr.CancelledKey, lr.RescheduledKey, lr.Requeued, lr.Topic, lr.TopicRemoval)):
         return asdict(result)
     answer = {name: getattr(result, name) for name in fields if hasattr(result, name)}
     if isinstance(result, (lr.Message, lr.Delivery, lr.AsyncDelivery)):
@@ -191,6 +191,9 @@ class Driver:
 
     async def put_topic(self, topic: str, settings: Any) -> Any:
         return shown(await attempt(self.lisa.put_topic, topic, settings))
+
+    async def remove_topic(self, topic: str, **how: Any) -> Any:
+        return shown(await attempt(self.lisa.remove_topic, topic, **how))
 
     async def pull(self, topic: str, options: dict[str, Any] | None = None) -> Any:
         pulled = await attempt(self.lisa.pull, topic, **(options or {}))

@@ -15,6 +15,7 @@ const MAX_TIMEOUT = 100_000_000;
 const encoder = new TextEncoder();
 /** The largest limit of a page. */
 const MAX_PAGE = 1000;
+const REMOVALS = ["drain", "force"];
 
 /** The configuration of a client. */
 export interface LisaOptions extends HttpOptions {
@@ -186,6 +187,18 @@ export interface Topic {
   settings: Record<string, unknown>;
 }
 
+/** The treatment of the messages of a topic that is removed: they are delivered first, or removed, too. */
+export type Removal = "drain" | "force";
+
+/** A topic that is being removed. */
+export interface TopicRemoval {
+  topic: string;
+  /** A removal by force stays one. */
+  removal: Removal;
+  /** The number of messages that it still stores. */
+  stored: number;
+}
+
 /** A client of one relay. */
 export class Lisa {
   readonly #urls: Urls;
@@ -313,6 +326,19 @@ export class Lisa {
       object(answer.settings);
       return answer as unknown as Topic;
     });
+  }
+
+  /**
+   * Removes a topic: with `drain` once it has delivered its messages, with `force` together with them. From then on, it accepts no
+   * new messages. Throws a `Problem`: with the code `not_empty` if it has messages and `how` is missing, with `declared_in_file` if
+   * the configuration of the manager declares the topic, and with `unknown_topic` if there is none, also if an earlier try without
+   * an answer has removed it.
+   */
+  async removeTopic(topic: string, how?: Removal): Promise<TopicRemoval> {
+    if (how !== undefined && !REMOVALS.includes(how)) throw new TypeError(`how: ${String(how)} is neither drain nor force`);
+    const query = how === undefined ? "" : `?how=${how}`;
+    const request = { method: "DELETE", path: path("topics", topic) + query, to: "manager" as const };
+    return this.#call(request, (body) => counts(object(body, "topic", "removal"), "stored") as unknown as TopicRemoval);
   }
 
   /** Pulls messages; none if no message became ready in time. */

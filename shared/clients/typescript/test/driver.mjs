@@ -89,6 +89,7 @@ const commands = {
   reschedule_key: ({ topic, key, options }) => plain(() => lisa.rescheduleKey(topic, key, options)),
   requeue: ({ topic, ids, group }) => plain(() => lisa.requeue(topic, ids, group)),
   put_topic: ({ topic, settings }) => plain(() => lisa.putTopic(topic, settings)),
+  remove_topic: ({ topic, how }) => plain(() => lisa.removeTopic(topic, how)),
   pull: async ({ topic, options }) => {
     const pulled = await attempt(() => lisa.pull(topic, options));
     if (Array.isArray(pulled)) deliveries = pulled;

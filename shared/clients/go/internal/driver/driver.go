@@ -27,6 +27,7 @@ type command struct {
 	Outcomes    []map[string]any
 	Lease       string
 	Settings    map[string]any
+	How         string
 	Concurrency *int
 	Handler     handler
 	StopAfter   int `json:"stop_after"`
@@ -85,6 +86,9 @@ func (d *driver) answer(c command) any {
 	case "put_topic":
 		made, err := d.client.PutTopic(ctx, c.Topic, c.Settings)
 		return result(map[string]any{"topic": made.Topic, "epoch": made.Epoch, "settings": made.Settings}, err)
+	case "remove_topic":
+		removed, err := d.client.RemoveTopic(ctx, c.Topic, c.How)
+		return result(map[string]any{"topic": removed.Topic, "removal": removed.Removal, "stored": removed.Stored}, err)
 	case "pull":
 		return d.pull(ctx, c)
 	case "settle":

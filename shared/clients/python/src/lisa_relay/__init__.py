@@ -34,12 +34,14 @@ from ._types import (
     Outcome,
     Payload,
     Reject,
+    Removal,
     Requeued,
     RescheduledKey,
     Retry,
     SendOptions,
     Sent,
     Topic,
+    TopicRemoval,
 )
 from ._webhook import InvalidSignature, verify_webhook
 
@@ -74,6 +76,7 @@ __all__ = [
     "Payload",
     "Problem",
     "Reject",
+    "Removal",
     "Requeued",
     "RescheduledKey",
     "Retry",
@@ -81,6 +84,7 @@ __all__ = [
     "Sent",
     "Stale",
     "Topic",
+    "TopicRemoval",
     "TransportError",
     "Unauthorized",
     "Unavailable",

@@ -35,11 +35,13 @@ from ._types import (
     NewMessage,
     Outcome,
     Payload,
+    Removal,
     Requeued,
     RescheduledKey,
     SendOptions,
     Sent,
     Topic,
+    TopicRemoval,
 )
 from ._work import Event, Worker, WorkerCalls, check_arguments
 
@@ -168,6 +170,10 @@ class _Client:
     def _put_topic(self, topic: str, settings: Mapping[str, Any]) -> flows.Flow[Topic]:
         request = flows.topic_request(topic, settings)
         return (yield from flows.exchange(request, self._tries, types.reader(Topic)))
+
+    def _remove_topic(self, topic: str, how: Removal | None) -> flows.Flow[TopicRemoval]:
+        request = flows.removal_request(topic, how)
+        return (yield from flows.exchange(request, self._tries, types.reader(TopicRemoval)))
 
     def _deliver_now(self, topic: str, message_id: str, key: str | None) -> flows.Flow[Sent]:
         request = flows.message_request("POST", topic, message_id, key, verb="deliver-now")
@@ -308,6 +314,15 @@ class Lisa(_Client):
         `Conflict` if the configuration of the manager declares the topic.
         """
         return self._run(self._put_topic(topic, settings))
+
+    def remove_topic(self, topic: str, how: Removal | None = None) -> TopicRemoval:
+        """Removes a topic: with `how="drain"` once it has delivered its messages, with `"force"` together with them.
+
+        From then on, it accepts no new messages. Without `how`, raises `Conflict` with the code `not_empty` if it has
+        messages. Raises `Conflict` if the configuration of the manager declares the topic, and `NotFound` if there is
+        none, also if an earlier try without an answer has removed it.
+        """
+        return self._run(self._remove_topic(topic, how))
 
     def pull(
         self,
@@ -530,6 +545,15 @@ class AsyncLisa(_Client):
         `Conflict` if the configuration of the manager declares the topic.
         """
         return await self._run(self._put_topic(topic, settings))
+
+    async def remove_topic(self, topic: str, how: Removal | None = None) -> TopicRemoval:
+        """Removes a topic: with `how="drain"` once it has delivered its messages, with `"force"` together with them.
+
+        From then on, it accepts no new messages. Without `how`, raises `Conflict` with the code `not_empty` if it has
+        messages. Raises `Conflict` if the configuration of the manager declares the topic, and `NotFound` if there is
+        none, also if an earlier try without an answer has removed it.
+        """
+        return await self._run(self._remove_topic(topic, how))
 
     async def pull(
         self,

@@ -70,7 +70,7 @@ class NotFound(Problem):
 
 
 class Conflict(Problem):
-    """409: too late to change the message, or its id was cancelled."""
+    """409: too late to change the message, its id was cancelled, or the topic cannot be changed or removed."""
 
 
 class Stale(Conflict):

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Generic, Literal, TypeVar, Union
+from typing import Any, Callable, Generic, Literal, TypeVar, Union, get_args
 from urllib.parse import quote, urlencode
 
 from . import _types as types
@@ -301,6 +301,14 @@ def topic_request(topic: str, settings: Mapping[str, Any]) -> Request:
     if not isinstance(settings, Mapping):
         raise TypeError(f"settings: {settings!r} is not a mapping")
     return with_json("PUT", path("topics", topic), types.given(settings), "manager")
+
+
+def removal_request(topic: str, how: types.Removal | None) -> Request:
+    """Returns a request that removes a topic."""
+    if how is not None and how not in get_args(types.Removal):
+        raise ValueError(f"how: {how!r} is neither 'drain' nor 'force'")
+    query = "" if how is None else f"?how={how}"
+    return Request("DELETE", path("topics", topic) + query, to="manager")
 
 
 def send(topic: str, payload: types.Payload, options: Mapping[str, Any], tries: int) -> Flow[types.Sent]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from functools import cache
-from typing import Any, Callable, TypedDict, TypeVar, Union
+from typing import Any, Callable, Literal, TypedDict, TypeVar, Union
 
 T = TypeVar("T")
 
@@ -24,6 +24,9 @@ Instant = Union[datetime, str]
 Json = Union[dict[str, Any], list[Any], int, float, bool, None]
 Payload = Union[bytes, str, Json]
 """Bytes and strings are sent unchanged, and everything else as JSON."""
+
+Removal = Literal["drain", "force"]
+"""The treatment of the messages of a topic that is removed: they are delivered first, or removed, too."""
 
 
 class SendOptions(TypedDict, total=False):
@@ -361,6 +364,15 @@ class Topic:
     topic: str
     epoch: int
     settings: dict[str, Any]
+
+
+@dataclass
+class TopicRemoval:
+    """A topic that is being removed, by `drain` or `force`. `stored` is the number of messages that it still stores."""
+
+    topic: str
+    removal: str
+    stored: int
 
 
 @dataclass

@@ -76,6 +76,11 @@ final class Answers {
         return new Topic(text(body, "topic"), number(body, "epoch"), settings);
     }
 
+    static TopicRemoval topicRemoval(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new TopicRemoval(text(body, "topic"), text(body, "removal"), number(body, "stored"));
+    }
+
     /** Reads the deliveries of a pull. A worker has no handlers for more. */
     static List<Delivery> deliveries(Object answer, int max, Lisa lisa, Batcher<Ended> settles) {
         List<?> deliveries = list(object(answer), "deliveries");

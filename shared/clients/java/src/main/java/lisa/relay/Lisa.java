@@ -10,6 +10,7 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Function;
 import java.util.stream.IntStream;
@@ -27,6 +28,7 @@ public final class Lisa {
     private static final Duration PULL_WAIT = Duration.ofSeconds(30);
     /** The largest limit of a page. */
     private static final int MAX_PAGE = 1000;
+    private static final Set<String> REMOVALS = Set.of("drain", "force");
 
     private final String producer;
     private final String gateway;
@@ -352,6 +354,41 @@ public final class Lisa {
         String path = Values.path("topics", Values.text("topic", topic));
         String body = Json.write(Values.required("settings", settings));
         return call("PUT", manager + path, Json.encode(body), null, false, Answers::topic);
+    }
+
+    /**
+     * Removes a topic that has no messages. From then on, it accepts none. The manager answers it.
+     *
+     * @param topic the topic
+     * @return the topic that is being removed
+     * @throws LisaException if the request failed; with the code {@code not_empty} if the topic has messages, with
+     *     {@code declared_in_file} if the configuration of the manager declares it, and with {@code unknown_topic} if there is
+     *     none, also if an earlier try without an answer has removed it
+     */
+    public TopicRemoval removeTopic(String topic) {
+        return removeTopicBy(topic, "");
+    }
+
+    /**
+     * Removes a topic that may have messages. From then on, it accepts no new ones. The manager answers it.
+     *
+     * @param topic the topic
+     * @param how {@code drain} removes the topic once it has delivered its messages, and {@code force} together with them
+     * @return the topic that is being removed
+     * @throws LisaException if the request failed; with the code {@code declared_in_file} if the configuration of the manager
+     *     declares the topic, and with {@code unknown_topic} if there is none, also if an earlier try without an answer has
+     *     removed it
+     */
+    public TopicRemoval removeTopic(String topic, String how) {
+        if (!REMOVALS.contains(Values.text("how", how))) {
+            throw new IllegalArgumentException("how: \"" + how + "\" is neither drain nor force");
+        }
+        return removeTopicBy(topic, Values.query(Map.of("how", how)));
+    }
+
+    private TopicRemoval removeTopicBy(String topic, String query) {
+        String path = Values.path("topics", Values.text("topic", topic));
+        return call("DELETE", manager + path + query, null, null, false, Answers::topicRemoval);
     }
 
     /**

@@ -59,6 +59,7 @@ final class Driver {
             case "list" -> list(topic, map(command, "options"));
             case "requeue" -> requeue(topic, command);
             case "put_topic" -> putTopic(topic, map(command, "settings"));
+            case "remove_topic" -> removeTopic(topic, command);
             case "pull" -> pull(topic, map(command, "options"));
             case "settle" -> settle(maps(command, "outcomes"));
             case "settle_many" -> settleMany(maps(command, "outcomes"));
@@ -125,6 +126,11 @@ final class Driver {
         given.forEach((name, value) -> settings.put((String) name, value));
         Topic made = lisa.putTopic(topic, settings);
         return given("topic", made.topic(), "epoch", made.epoch(), "settings", made.settings());
+    }
+
+    private Object removeTopic(String topic, Map<?, ?> command) {
+        TopicRemoval removed = command.get("how") instanceof String how ? lisa.removeTopic(topic, how) : lisa.removeTopic(topic);
+        return given("topic", removed.topic(), "removal", removed.removal(), "stored", removed.stored());
     }
 
     private Object pull(String topic, Map<?, ?> options) {
