@@ -25,7 +25,7 @@ pub enum SendError {
     UnknownTopic(Topic),
     /// The topic is being removed, and accepts no new messages.
     #[error("topic {0} is being removed: it accepts no new messages")]
-    Removed(Topic),
+    BeingRemoved(Topic),
     /// A value is not allowed.
     #[error(transparent)]
     Invalid(#[from] InvalidField),
@@ -116,7 +116,7 @@ impl SendError {
             Self::TooLarge { .. }
             | Self::ReplaceConflict { .. }
             | Self::UnknownTopic(_)
-            | Self::Removed(_)
+            | Self::BeingRemoved(_)
             | Self::Invalid(_)
             | Self::Encode(_)
             | Self::Refused(_)
@@ -140,7 +140,7 @@ impl SendError {
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::TooLarge { .. } => "too_large",
-            Self::UnknownTopic(_) | Self::Removed(_) => "unknown_topic",
+            Self::UnknownTopic(_) | Self::BeingRemoved(_) => "unknown_topic",
             Self::Invalid(_) | Self::Encode(_) => "invalid",
             Self::Full | Self::RedisFull => "full",
             Self::ReplaceConflict { .. } => "replace_conflict",
@@ -167,7 +167,7 @@ impl SendError {
     pub(crate) fn of_call(error: Arc<BrokerError>) -> Self {
         match &*error {
             BrokerError::UnknownTopic(topic) => Self::UnknownTopic(topic.clone()),
-            BrokerError::Removed(topic) => Self::Removed(topic.clone()),
+            BrokerError::BeingRemoved(topic) => Self::BeingRemoved(topic.clone()),
             BrokerError::Connection(connection) if connection.kind == ConnectionErrorKind::Full => {
                 Self::RedisFull
             }

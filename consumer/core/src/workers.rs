@@ -39,9 +39,9 @@ pub(crate) enum SubscriptionError {
         "group of this process expired after instance_ttl: it missed messages that became due since"
     )]
     Lapsed,
-    /// The topic was removed.
-    #[error("the topic was removed")]
-    Removed,
+    /// The topic is no longer known: it was removed, or has another layout.
+    #[error("the topic was removed or cannot be read; waiting for it")]
+    Gone,
 }
 
 /// Serves a subscription until the shutdown has drained it. Waits for a topic that was removed until it is created again.
@@ -55,7 +55,7 @@ pub(crate) async fn run(
         let (process, shutdown) = (process.clone(), shutdown.clone());
         let served = serve(process, subscription.clone(), shutdown, heartbeat.clone());
         match served.await {
-            Err(error @ SubscriptionError::Removed) => tracing::warn!(%subscription, "{error}"),
+            Err(error @ SubscriptionError::Gone) => tracing::warn!(%subscription, "{error}"),
             ended => return ended,
         }
     }
@@ -119,7 +119,7 @@ async fn serve(
             () = &mut lapsed => return Err(SubscriptionError::Lapsed),
             Ok(()) = changes.changed() => {
                 let Some(topic) = process.broker.known(subscription.topic()) else {
-                    return Err(SubscriptionError::Removed);
+                    return Err(SubscriptionError::Gone);
                 };
                 if !shutdown.draining().is_cancelled() {
                     if subscription.is_of_instance() && !workers.cover(&topic) {

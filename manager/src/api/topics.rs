@@ -43,14 +43,14 @@ use crate::operations::topics::{
 const KEY: &str = "Lisa-Key";
 /// The largest body with settings in bytes: 64 groups with long names fit.
 const MAX_SETTINGS: usize = 32 * 1024;
-/// The most streams of a new topic, one for each shard and group: each costs Redis memory and calls, also at rest.
+/// The most streams of a topic, one for each group on each shard: each costs Redis memory and calls, also at rest.
 const MAX_STREAMS: usize = 4096;
 
 /// A topic with its settings, groups and counts.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct TopicView {
     topic: Topic,
-    /// The number of changes of its settings.
+    /// A number that grows with each change of the topic, and goes on if it is created again.
     epoch: u64,
     settings: TopicSettings,
     /// The way in which it is being removed, if it is.
@@ -140,6 +140,7 @@ impl ToSchema for NewSettings {}
     request_body = NewSettings,
     responses((status = 200, description = "The topic, with the settings in force; the header `ETag` has the epoch in quotes", body = TopicEntry),
         (status = 201, description = "The new topic", body = TopicEntry),
+        (status = 404, description = "unknown_topic: the topic is being removed; repeat the request once it is gone"),
         (status = 409, description = "declared_in_file: the managers' configuration declares the topic"),
         (status = 412, description = "precondition_failed: the topic has changed, exists, or does not exist")))]
 pub(super) async fn put(
@@ -155,7 +156,9 @@ pub(super) async fn put(
     let mode = condition(&headers)?;
     let body = read_limited(body, MAX_SETTINGS, &api.bodies).await?;
     let before = match api.broker.newest(&name).await {
-        Ok(topic) if topic.removal().is_some() => return Err(BrokerError::Removed(name).into()),
+        Ok(topic) if topic.removal().is_some() => {
+            return Err(BrokerError::BeingRemoved(name).into());
+        }
         Ok(topic) => Some(topic),
         Err(BrokerError::UnknownTopic(_)) => None,
         Err(error) => return Err(error.into()),
@@ -192,9 +195,9 @@ fields! {
 
 /// Removes a topic with its messages, groups, counters and history.
 ///
-/// From then on, the topic accepts no new messages. With `how=drain`, it delivers what it has, also what is not due yet, and is removed
-/// once nothing is left; garbage is to be requeued or purged. With `how=force`, everything is removed within seconds. A request can be
-/// repeated, and a drain be forced. A topic of this name can be created again once this one is gone.
+/// From then on, the topic accepts no new messages. With `how=drain`, it first delivers its stored messages, including those that
+/// are not due yet. Garbage must be requeued or purged. With `how=force`, everything is removed within seconds. A request can be
+/// repeated, and a drain can be changed to `force`. A topic of this name can be created again once this one is gone.
 #[utoipa::path(delete, operation_id = "remove_topic", path = "/v1/topics/{topic}", tag = "topics", params(TopicPath, RemovalQuery),
     responses((status = 202, description = "The topic is being removed", body = TopicRemoval),
         (status = 404, description = "unknown_topic: also if it was removed"),
@@ -231,9 +234,11 @@ fn read_settings(
         );
         return Err(invalid("shards", &why));
     }
-    let streams = usize::from(settings.shards) * settings.groups.len();
-    if before.is_none() && streams > MAX_STREAMS {
-        let why = format!("{streams} shards times groups, must be at most {MAX_STREAMS}");
+    let of = |settings: &TopicSettings| usize::from(settings.shards) * settings.groups.len();
+    let streams = of(&settings);
+    let most = before.map_or(0, |before| of(before.settings()));
+    if streams > MAX_STREAMS.max(most) {
+        let why = format!("shards × groups is {streams}, must be at most {MAX_STREAMS}");
         return Err(invalid("shards", &why));
     }
     Ok(settings)

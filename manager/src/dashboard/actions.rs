@@ -61,12 +61,12 @@ pub(super) async fn ask_removal(
     let (title, text, label) = match how {
         Removal::Drain => (
             format!("Drain topic {name}, and remove it?"),
-            html! { p.lead { "It accepts no new messages, and delivers those that are stored when they are due: " (left) ". It is removed once nothing is left." } p.muted { "This cannot be undone. Garbage is to be requeued or purged." } },
+            html! { p.lead { "It accepts no new messages, and delivers those that are stored when they are due: " (left) ". It is removed once nothing is left." } p.muted { "This cannot be undone. Requeue or purge its garbage: until then, the topic stays." } },
             "Drain",
         ),
         Removal::Force => (
             format!("Remove topic {name} and its messages?"),
-            html! { p.lead { "The topic is permanently removed with all its messages: " (left) "." } p.muted { "This cannot be undone. Managers do it within seconds." } },
+            html! { p.lead { "The topic is permanently removed with all its messages: " (left) "." } p.muted { "This cannot be undone. It takes a few seconds." } },
             "Remove topic",
         ),
     };

@@ -43,7 +43,7 @@ impl Round {
     }
 
     /// Runs a call for one shard and returns its result. If the shard, its topic or its server is at fault, records the
-    /// failure and returns `None`. A group that was removed or a shard that was retired in the meantime is no failure:
+    /// failure and returns `None`. A topic or group that was removed or a shard that was retired in the meantime is no failure:
     /// returns `None`.
     pub(crate) async fn of_shard<T>(
         &mut self,
@@ -172,7 +172,11 @@ impl Round {
     ) -> Option<T> {
         let error = match result {
             Ok(Ok(given)) => return Some(given),
-            Ok(Err(BrokerError::UnknownGroup { .. } | BrokerError::ShardGone { .. })) => {
+            Ok(Err(
+                BrokerError::UnknownTopic(_)
+                | BrokerError::UnknownGroup { .. }
+                | BrokerError::ShardGone { .. },
+            )) => {
                 return None;
             }
             Ok(Err(error)) if error.is_of_one_topic() => JobError::topic(topic, &error),

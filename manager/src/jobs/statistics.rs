@@ -280,7 +280,9 @@ impl Statistics {
 fn damage_of(error: &BrokerError) -> Option<String> {
     let is_change = matches!(
         error,
-        BrokerError::UnknownGroup { .. } | BrokerError::ShardGone { .. }
+        BrokerError::UnknownTopic(_)
+            | BrokerError::UnknownGroup { .. }
+            | BrokerError::ShardGone { .. }
     );
     (error.is_of_one_topic() && !is_change).then(|| error.to_string())
 }

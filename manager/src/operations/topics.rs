@@ -22,7 +22,7 @@ use super::counted;
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct TopicEntry {
     pub(crate) topic: Topic,
-    /// The number of changes of its settings.
+    /// A number that grows with each change of the topic, and goes on if it is created again.
     pub(crate) epoch: u64,
     pub(crate) settings: TopicSettings,
     /// All its groups, including those that the settings do not name.
@@ -90,9 +90,11 @@ pub(crate) async fn remove(
     how: Option<Removal>,
     action: Action,
 ) -> Result<TopicRemoval, Problem> {
+    not_in_file(config, topic.name())?;
+    // This process may not have noticed a removal, or that the topic was created again.
+    let topic = broker.newest(topic.name()).await?;
     let (name, before) = (topic.name(), topic.removal());
-    not_in_file(config, name)?;
-    let stored = broker.stats(topic).await?.stored;
+    let stored = broker.stats(&topic).await?.stored;
     let messages = counted(stored, "message");
     if how.is_none() && before.is_none() && stored > 0 {
         let why = format!(

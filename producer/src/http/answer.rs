@@ -158,7 +158,7 @@ pub fn problem(error: SendError) -> Problem {
     let text = error.to_string();
     match error {
         SendError::TooLarge { .. } => Problem::new(Code::TooLarge, &*text).error("payload", text),
-        SendError::UnknownTopic(_) | SendError::Removed(_) => {
+        SendError::UnknownTopic(_) | SendError::BeingRemoved(_) => {
             Problem::new(Code::UnknownTopic, text)
         }
         SendError::Invalid(invalid) => {

@@ -177,7 +177,7 @@ async fn a_wrong_request_says_what_is_wrong_and_changes_nothing() {
             ALWAYS,
             json!({ "shards": 1024, "groups": ["a", "b", "c", "d", "e"] }),
             422,
-            "shards: 5120 shards times groups, must be at most 4096",
+            "shards: shards × groups is 5120, must be at most 4096",
         ),
         (
             "new",

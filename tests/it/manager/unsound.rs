@@ -175,7 +175,7 @@ async fn settings_that_differ_from_those_of_the_first_shard_are_found_and_repair
     ward.declare(&other, Declare::Create).await;
     ward.command(&["RENAME", "lisa:v1:{t:0}:aside", "lisa:v1:{t:0}:conf"])
         .await;
-    let seen = "conf: the settings are not those of shard 0";
+    let seen = "conf: the settings differ from those of shard 0";
     for (repair, outcome) in [(false, Outcome::Found), (true, Outcome::Repaired)] {
         let checkup = ward.examine(repair).await;
         let expected = [(Shard::new(1), outcome, seen)];

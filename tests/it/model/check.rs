@@ -48,7 +48,7 @@ impl Run {
                 }
             }
         }
-        let expected = self.expected();
+        let expected = self.expected(&snapshot);
         if expected != snapshot {
             let diff = expected.diff(&snapshot);
             let text = format!("expected (-) and found (+) differ:\n{diff}");
@@ -110,7 +110,10 @@ impl Run {
         )
     }
 
-    fn expected(&self) -> Snapshot {
+    /// The settings have any version, but the same one on all shards.
+    fn expected(&self, found: &Snapshot) -> Snapshot {
+        let first = found.hash(&self.relay.short_key(0, "conf"));
+        let version = first.get(b"version".as_slice()).cloned();
         let mut keys: BTreeMap<String, Content> = BTreeMap::new();
         for (key, content) in self.fixed.iter() {
             if key.ends_with("}:conf") {
@@ -123,6 +126,10 @@ impl Run {
             keys.extend(of_shard.map(|(what, content)| (name(&what), content)));
             if let Some(Content::Hash(conf)) = keys.get_mut(&name("conf")) {
                 reference.say(conf);
+                let version = version
+                    .clone()
+                    .map(|version| (Text::from("version"), version));
+                conf.extend(version);
             }
         }
         keys.into_iter().collect()

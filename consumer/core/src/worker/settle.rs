@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use lisa_core::broker::{MAX_BATCH, Settlement, Verdict};
+use lisa_core::broker::{BrokerError, MAX_BATCH, Settlement, Verdict};
 use lisa_core::outage::Outage;
 use lisa_core::state::{GarbageReason, Settled};
 use lisa_service::spans::Span;
@@ -68,6 +68,12 @@ async fn settle(worker: &ShardWorker, batch: &[Settlement], outage: &mut Outage)
                 }
                 return settled;
             }
+            Some(Err(error)) if is_removed(worker, &error) => {
+                for settlement in batch {
+                    count(worker, settlement, Settled::Stale);
+                }
+                return vec![Settled::Stale; batch.len()];
+            }
             Some(Err(error)) if error.is_retryable() => {
                 let pause = outage.failed(&error).min(topic.settings().lease / 4);
                 let pausing = tokio::time::sleep(pause);
@@ -79,6 +85,16 @@ async fn settle(worker: &ShardWorker, batch: &[Settlement], outage: &mut Outage)
                 return Vec::new();
             }
         }
+    }
+}
+
+/// Returns whether the deliveries no longer exist, because their topic was removed.
+fn is_removed(worker: &ShardWorker, error: &BrokerError) -> bool {
+    let known = || worker.process.broker.known(worker.subscription.topic());
+    match error {
+        BrokerError::UnknownTopic(_) => true,
+        BrokerError::ShardGone { .. } => known().is_none_or(|topic| topic.removal().is_some()),
+        _ => false,
     }
 }
 

@@ -219,7 +219,7 @@ impl From<Problem> for SqsError {
 impl From<SendError> for SqsError {
     fn from(error: SendError) -> Self {
         let kind = match &error {
-            SendError::UnknownTopic(_) | SendError::Removed(_) => Kind::QueueDoesNotExist,
+            SendError::UnknownTopic(_) | SendError::BeingRemoved(_) => Kind::QueueDoesNotExist,
             SendError::Full | SendError::RedisFull => Kind::RequestThrottled,
             SendError::Unavailable(_)
             | SendError::Busy { .. }

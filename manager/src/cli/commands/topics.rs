@@ -156,7 +156,7 @@ pub(crate) async fn change(
     report(&changed, what, output)
 }
 
-/// Removes a topic. Waits a while for the removal by force.
+/// Removes a topic. Waits up to [`GONE_WITHIN`] for a removal by force, or for that of an empty topic.
 pub(crate) async fn remove(
     client: &Client,
     topic: &Topic,
@@ -190,9 +190,11 @@ pub(crate) async fn remove(
     print(&match (is_gone, begun.removal) {
         (true, _) => format!("{topic} is removed"),
         (false, Removal::Drain) => {
-            format!("{topic} is draining: {left} left. It is removed once nothing is left")
+            format!("{topic} is draining: {left} stored; removed once none is left")
         }
-        (false, Removal::Force) => format!("{topic} is being removed: a running manager does it"),
+        (false, Removal::Force) => {
+            format!("{topic} is being removed; this requires a running manager")
+        }
     })
 }
 

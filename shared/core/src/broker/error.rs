@@ -21,7 +21,7 @@ pub enum BrokerError {
     /// The topic does not exist yet. This process declares it as soon as it can. Nothing was done.
     #[error("topic {0} is not declared yet")]
     Undeclared(Topic),
-    /// The topic no longer has the shard, because it was resharded.
+    /// The topic no longer has the shard, because it was resharded or is being removed.
     #[error("topic {topic} no longer has shard {shard}")]
     ShardGone {
         /// The topic.
@@ -89,7 +89,7 @@ pub enum BrokerError {
     },
     /// The topic is being removed. Nothing was done.
     #[error("topic {0} is being removed")]
-    Removed(Topic),
+    BeingRemoved(Topic),
     /// The topic is being resharded to another number of shards.
     #[error(
         "topic {topic} is being resharded to {to} shards: try again when that has finished; if `lisa-manager topics reshard` \

@@ -176,7 +176,7 @@ impl Broker {
             DeclareReply::Removed { is_over: false } => {
                 // This process may not have noticed.
                 let _ = self.load(&topic).await;
-                Err(BrokerError::Removed(topic))
+                Err(BrokerError::BeingRemoved(topic))
             }
             DeclareReply::Shards(there) => Err(BrokerError::Fixed {
                 topic,
@@ -267,8 +267,8 @@ impl Broker {
 
     /// Reads the registry and loads what changed. Returns all registered topics, by name.
     ///
-    /// A topic that this process knows but the registry does not was wiped. It is not returned, and
-    /// [`Broker::redeclare_lost`] restores it. A topic whose settings are unreadable is logged once. It is returned with
+    /// A topic that this process knows but the registry does not was removed or wiped. It is not returned. A removed one is
+    /// forgotten; [`Broker::redeclare_lost`] restores a wiped one. A topic whose settings are unreadable is logged once. It is returned with
     /// the settings known to this process, or left out.
     ///
     /// # Errors
@@ -477,7 +477,8 @@ impl Broker {
         let epoch = decode("HMGET", epoch)?;
         let settings: String = decode("HMGET", settings)?;
         let groups: String = decode("HMGET", groups)?;
-        let state = (removal, version.unwrap_or_default());
+        // Older releases wrote no version.
+        let state = (removal, version.unwrap_or(1));
         let handle = self.remember(topic, epoch, &settings, &groups, state, map);
         handle.await.map(Some)
     }

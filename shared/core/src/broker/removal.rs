@@ -17,7 +17,8 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3600);
 /// The progress of the removal of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardRemoval {
-    /// The messages and entries that are still there, or shards that come before this one.
+    /// The messages that are still there, or the entries of the longest stream if those are more; for the first shard, the number of
+    /// shards that come before it.
     Left(u64),
     /// The shard is gone; if it is the first one, so is the topic.
     Gone,
@@ -28,14 +29,14 @@ impl Broker {
     /// do the rest. Returns the way in which it is removed: a removal by force stays one.
     ///
     /// # Errors
-    /// [`BrokerError::Resharding`]; other [`BrokerError`]s. Calling again is safe.
+    /// [`BrokerError::Resharding`]; [`BrokerError::Changing`] shortly after that; other [`BrokerError`]s. Calling again is safe.
     pub async fn remove_topic(&self, topic: &Topic, how: Removal) -> Result<Removal, BrokerError> {
         let unknown = || BrokerError::UnknownTopic(topic.clone());
         let handle = self.load(topic).await?.ok_or_else(unknown)?;
         let (first, shards) = (handle.open(), handle.settings().shards);
         if handle.retired().is_some() {
             // The keys of its former shards are still to be dropped.
-            return Err(self.is_resharding(&handle));
+            return Err(BrokerError::Changing(topic.clone()));
         }
         let begun = self.begin_removal(&handle, Shard::new(first), how).await?;
         let (how, epoch) = begun.ok_or_else(unknown)?;
@@ -69,14 +70,13 @@ impl Broker {
         match begun.unwrap_or(RemovalBegun::Removed) {
             RemovalBegun::Removing { how, epoch } => Ok(Some((how, epoch))),
             RemovalBegun::Removed => Ok(None),
-            RemovalBegun::Resharding => Err(self.is_resharding(handle)),
-        }
-    }
-
-    fn is_resharding(&self, handle: &TopicHandle) -> BrokerError {
-        BrokerError::Resharding {
-            topic: handle.name().clone(),
-            to: handle.settings().shards,
+            RemovalBegun::Resharding(to) => Err(BrokerError::Resharding {
+                topic: handle.name().clone(),
+                to: match to {
+                    0 => handle.settings().shards,
+                    to => to,
+                },
+            }),
         }
     }
 
@@ -90,6 +90,7 @@ impl Broker {
         shard: Shard,
     ) -> Result<ShardRemoval, BrokerError> {
         let Some(how) = topic.removal() else {
+            // It was created again.
             return Ok(ShardRemoval::Left(1));
         };
         let first = Shard::new(topic.open());

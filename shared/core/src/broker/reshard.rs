@@ -114,7 +114,7 @@ impl Broker {
             to,
         };
         if handle.removal().is_some() {
-            return Err(BrokerError::Removed(topic.clone()));
+            return Err(BrokerError::BeingRemoved(topic.clone()));
         }
         if handle.is_resharding() {
             return match now == shards {
@@ -156,7 +156,7 @@ impl Broker {
             let conf = &handle.keys(Shard::new(old.start))?.conf;
             self.ask::<()>(command("HDEL", conf).arg("resharding"))
                 .await?;
-            return Err(BrokerError::Removed(topic.clone()));
+            return Err(BrokerError::BeingRemoved(topic.clone()));
         }
         let opening = Opening {
             broker: self,

@@ -21,7 +21,7 @@ pub struct TopicHandle {
     map: ShardMap,
     /// The way in which it is being removed.
     pub(super) removal: Option<Removal>,
-    /// The version of its settings, ms; 0 if it is not known.
+    /// The version of its settings, ms; 1 if an older release wrote them.
     pub(super) version: u64,
     /// Its shards, each with the keys of its groups. A change of the groups reaches one shard after another.
     shards: Vec<ShardKeys>,
@@ -43,7 +43,7 @@ impl TopicHandle {
         Self {
             map,
             removal: None,
-            version: 0,
+            version: 1,
             name: topic.clone(),
             epoch,
             groups: groups.to_vec(),

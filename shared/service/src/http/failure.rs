@@ -38,7 +38,9 @@ impl Problem {
 impl From<BrokerError> for Problem {
     fn from(error: BrokerError) -> Self {
         let code = match &error {
-            BrokerError::UnknownTopic(_) | BrokerError::Removed(_) => ProblemCode::UnknownTopic,
+            BrokerError::UnknownTopic(_) | BrokerError::BeingRemoved(_) => {
+                ProblemCode::UnknownTopic
+            }
             BrokerError::UnknownGroup { .. } => ProblemCode::NotFound,
             BrokerError::Epoch { .. } => ProblemCode::PreconditionFailed,
             BrokerError::Cursor(wrong) => {

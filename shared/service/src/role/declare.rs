@@ -5,8 +5,8 @@ use lisa_core::broker::{Broker, BrokerError, Declare, TopicHandle};
 use lisa_core::outage::Outage;
 use lisa_core::topic::{Topic, TopicSettings};
 
-/// Declares topics. While Redis is unavailable, retries and logs that once. Returns when the shutdown begins. A topic whose
-/// stored data is damaged is logged and skipped.
+/// Declares topics. While Redis is unavailable, retries and logs that once. Returns when the shutdown begins. A topic
+/// whose stored data is damaged, or that was removed or is being changed, is logged and skipped.
 ///
 /// # Errors
 /// A topic cannot be served, because its keys have another layout version, or Redis refuses the call. The remaining topics
@@ -32,6 +32,10 @@ pub async fn declare_topics<'a>(
                     }
                     Err(error) if error.is_retryable() => {
                         tokio::time::sleep(outage.failed(&error)).await;
+                    }
+                    Err(BrokerError::UnknownTopic(_)) => {
+                        tracing::warn!(%topic, "topic was removed; not declaring it again");
+                        break;
                     }
                     Err(error) if is_damage(&error) => {
                         tracing::error!(%topic, %error, "cannot declare topic; skipping it");

@@ -218,7 +218,7 @@ impl Broker {
                 continue;
             }
             let first = Shard::new(later.map.old.end);
-            let seen = format!("conf: the settings are not those of shard {first}");
+            let seen = format!("conf: the settings differ from those of shard {first}");
             let origin = later.origin_of_all();
             let outcome = match origin {
                 Some(origin) if repair && self.repair_conf(topic, shard, conf, &origin).await? => {

@@ -139,7 +139,7 @@ impl Broker {
                 handle = self.topic(topic).await?;
             }
             if handle.removal().is_some() {
-                let removed = BrokerError::Removed(topic.clone());
+                let removed = BrokerError::BeingRemoved(topic.clone());
                 return Err(match answers.iter().any(Option::is_some) {
                     true => BrokerError::Partly(removed.into()),
                     false => removed,

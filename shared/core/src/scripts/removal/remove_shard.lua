@@ -5,7 +5,7 @@
 --                          brings the topic back; 0 for any other shard
 -- The last of KEYS is `in_transit`.
 --
--- Returns 'left', the number of messages and entries that are left, 0 if the shard is gone, and its epoch.
+-- Returns 'left'; the number of messages, or of entries of the longest stream if those are more, 0 if the shard is gone; its epoch.
 -- Cost O(groups): Redis frees the memory in the background.
 -- Safe to repeat: the topic is then undeclared here.
 local keep = tonumber(ARGV[3])
@@ -15,7 +15,8 @@ local left = size.payload
 for _, g in ipairs(groups) do
   left = math.max(left, g.stream)
 end
-local epoch = tonumber(redis.call('HGET', CONF, 'epoch'))
+local of_conf = redis.call('HMGET', CONF, 'epoch', 'version')
+local epoch = tonumber(of_conf[1])
 if not conf.removed then
   return redis.error_reply('ERR remove_shard: the topic is not being removed')
 elseif left > 0 and conf.removed ~= 'force' then
@@ -24,7 +25,7 @@ end
 redis.call('UNLINK', unpack(KEYS))
 if keep > 0 then
   -- It has none of the fields by which a script knows that a shard is there.
-  redis.call('HSET', CONF, 'removed', 'gone', 'last_epoch', epoch)
+  redis.call('HSET', CONF, 'removed', 'gone', 'last_epoch', epoch, 'version', of_conf[2] or 1)
   redis.call('PEXPIRE', CONF, keep)
 end
 return {'left', 0, epoch}

@@ -6,7 +6,7 @@
 -- ARGV[2] version  ms      of the settings on the first shard, when it was marked. A shard with a newer one belongs to a topic that was
 --                          created since. Empty for the first shard
 --
--- Returns 'removing', the way in force (force stays force), and the epoch; or 'resharding' (try again when that has ended); or
+-- Returns 'removing', the way in force (force stays force), and the epoch; or 'resharding', and the new number of shards if they are still being created, else 0; or
 --   'removed' (it was removed before, or is of another topic); or 'undeclared'.
 -- Cost O(1).
 -- Safe to repeat.
@@ -19,7 +19,7 @@ if conf[2] == 'gone' or version and (tonumber(conf[5]) or 0) > version then
 elseif not conf[1] then
   return {'undeclared'}
 elseif conf[3] or conf[4] and conf[4] ~= 'over' then
-  return {'resharding'}
+  return {'resharding', tonumber(conf[3]) or 0}
 elseif conf[2] == 'force' or conf[2] == how then
   return {'removing', conf[2], tonumber(conf[1])}
 end

@@ -26,8 +26,8 @@ impl Removal {
 pub(crate) enum RemovalBegun {
     /// The topic is being removed.
     Removing { how: Removal, epoch: u64 },
-    /// It is being resharded. Nothing was done.
-    Resharding,
+    /// It is being resharded. Nothing was done. The new number of shards, if they are still being created.
+    Resharding(u16),
     /// It was removed before.
     Removed,
 }
@@ -47,7 +47,7 @@ operation! {
     }
     reply RemovalBegun {
         "removing" => Ok(RemovalBegun::Removing { how: Removal::read(reply)?, epoch: reply.number()? }),
-        "resharding" => Ok(RemovalBegun::Resharding),
+        "resharding" => Ok(RemovalBegun::Resharding(reply.number()?)),
         "removed" => Ok(RemovalBegun::Removed),
     }
 }
