@@ -443,11 +443,9 @@ pub(super) async fn extend_one(
 
 /// Returns whether a failure means that the delivery no longer exists, because its topic, shard or group was removed.
 fn gone(error: BrokerError) -> Result<(), Problem> {
-    match error {
-        BrokerError::UnknownTopic(_)
-        | BrokerError::UnknownGroup { .. }
-        | BrokerError::ShardGone { .. } => Ok(()),
-        error => Err(error.into()),
+    match error.is_gone() {
+        true => Ok(()),
+        false => Err(error.into()),
     }
 }
 

@@ -172,13 +172,7 @@ impl Round {
     ) -> Option<T> {
         let error = match result {
             Ok(Ok(given)) => return Some(given),
-            Ok(Err(
-                BrokerError::UnknownTopic(_)
-                | BrokerError::UnknownGroup { .. }
-                | BrokerError::ShardGone { .. },
-            )) => {
-                return None;
-            }
+            Ok(Err(error)) if error.is_gone() => return None,
             Ok(Err(error)) if error.is_of_one_topic() => JobError::topic(topic, &error),
             Ok(Err(error)) => {
                 // A slot that is being moved says nothing about the other shards of its server.

@@ -278,13 +278,7 @@ impl Statistics {
 
 /// Returns the reason why a topic cannot be counted, if its stored data is at fault.
 fn damage_of(error: &BrokerError) -> Option<String> {
-    let is_change = matches!(
-        error,
-        BrokerError::UnknownTopic(_)
-            | BrokerError::UnknownGroup { .. }
-            | BrokerError::ShardGone { .. }
-    );
-    (error.is_of_one_topic() && !is_change).then(|| error.to_string())
+    (error.is_of_one_topic() && !error.is_gone()).then(|| error.to_string())
 }
 
 impl Written {

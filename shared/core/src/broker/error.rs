@@ -191,6 +191,14 @@ impl BrokerError {
         }
     }
 
+    /// Returns true if the topic, the group or the shard does not exist, or no longer does.
+    pub fn is_gone(&self) -> bool {
+        matches!(
+            self,
+            Self::UnknownTopic(_) | Self::UnknownGroup { .. } | Self::ShardGone { .. }
+        )
+    }
+
     /// Returns true if the stored data of the topic is at fault, so that calls for other topics may succeed.
     pub fn is_of_one_topic(&self) -> bool {
         match self {

@@ -17,22 +17,8 @@ use crate::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle};
 use crate::keys::{LAYOUT, RegistryKeys, ShardKeys};
 use crate::misspelling::suggestion;
 use crate::redis::{ConnectionError, ConnectionErrorKind};
-use crate::scripts::{
-    self, DeclareMode, DeclareReply, Declared, Heartbeat, Operation, Register, Removal, unexpected,
-};
+use crate::scripts::{Heartbeat, Operation, Register, Removal, unexpected};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
-
-/// The treatment of settings that Redis already holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Declare {
-    /// Keeps them: the process that starts first declares.
-    Create,
-    /// Replaces them: the manager's file is the authority.
-    Update,
-    /// Replaces them if the topic is at this epoch, which is 0 if it must not exist. Settings that are in force already count as
-    /// replaced, so a repeated call succeeds.
-    UpdateAt(u64),
-}
 
 /// The reply to a manager's heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,131 +47,6 @@ impl Entry {
 }
 
 impl Broker {
-    /// Registers a topic and creates its groups, or updates its settings. Returns the topic as it is now.
-    ///
-    /// An existing group stays, whatever the settings say; see [`Broker::retire`]. The number of shards in the settings
-    /// is for a new topic: afterwards only [`Broker::reshard`] changes it.
-    ///
-    /// # Errors
-    /// [`BrokerError::Epoch`] with [`Declare::UpdateAt`]; other [`BrokerError`]s.
-    pub async fn declare(
-        &self,
-        topic: &Topic,
-        settings: &TopicSettings,
-        mode: Declare,
-    ) -> Result<Arc<TopicHandle>, BrokerError> {
-        settings
-            .check()
-            .map_err(|problems| self.bad_settings(topic, &problems[0]))?;
-        let map = self.read_shard_map(topic).await?;
-        let declared = self
-            .declare_groups(topic, settings, &settings.groups, mode, map.clone())
-            .await;
-        let Err(BrokerError::Fixed { there, .. }) = declared else {
-            return declared;
-        };
-        let settings = TopicSettings {
-            shards: there,
-            ..settings.clone()
-        };
-        self.declare_groups(topic, &settings, &settings.groups, mode, map)
-            .await
-    }
-
-    pub(super) async fn declare_groups(
-        &self,
-        topic: &Topic,
-        settings: &TopicSettings,
-        groups: &[Group],
-        mode: Declare,
-        map: ShardMap,
-    ) -> Result<Arc<TopicHandle>, BrokerError> {
-        let text =
-            serde_json::to_string(settings).map_err(|error| self.bad_settings(topic, &error))?;
-        let (first, count) = (map.old.end, settings.shards);
-        let mode_of_first = match mode {
-            Declare::Create => DeclareMode::Create,
-            Declare::Update => DeclareMode::Update { seen: None },
-            Declare::UpdateAt(epoch) => DeclareMode::Update { seen: Some(epoch) },
-        };
-        let call = scripts::Declare {
-            mode: mode_of_first,
-            groups,
-            settings,
-            text: &text,
-            version: None,
-        };
-        // The first shard decides which settings are in force, and the others follow.
-        let decided = self.declare_shard(topic, Shard::new(first), &call).await?;
-        // If this process stops now, the managers make the other shards follow.
-        self.register(topic, count, decided.epoch).await?;
-        let is_other = decided.settings != text;
-        let in_force = match is_other {
-            true => &serde_json::from_str(&decided.settings)
-                .map_err(|error| self.bad_settings(topic, &error))?,
-            false => settings,
-        };
-        let there = self.groups_in(topic, &decided.groups)?;
-        let lasting = there.into_iter().filter(|group| !group.is_of_instance());
-        let (mode, groups) = match mode {
-            Declare::Create => (DeclareMode::Create, lasting.collect()),
-            _ => (DeclareMode::Update { seen: None }, groups.to_vec()),
-        };
-        let call = scripts::Declare {
-            mode,
-            groups: &groups,
-            settings: in_force,
-            text: &decided.settings,
-            version: Some(decided.version),
-        };
-        for shard in (first + 1..first + count).map(Shard::new) {
-            self.declare_shard(topic, shard, &call).await?;
-        }
-        let Declared {
-            epoch,
-            settings,
-            groups,
-            version,
-            ..
-        } = decided;
-        self.remember(topic, epoch, &settings, &groups, (None, version), map)
-            .await
-    }
-
-    /// Declares one shard.
-    pub(super) async fn declare_shard(
-        &self,
-        topic: &Topic,
-        shard: Shard,
-        call: &scripts::Declare<'_>,
-    ) -> Result<Declared, BrokerError> {
-        let keys = ShardKeys::new(&self.inner.namespace, topic, shard, call.groups);
-        let reply = self.run(&keys, call).await?;
-        let topic = topic.clone();
-        match reply.map_err(|_| BrokerError::UnknownTopic(topic.clone()))? {
-            DeclareReply::Declared(declared) => {
-                if declared.changed {
-                    tracing::info!(%topic, %shard, epoch = declared.epoch, "declared");
-                }
-                Ok(declared)
-            }
-            DeclareReply::Layout(there) => Err(self.other_layout(&topic, there)),
-            DeclareReply::Epoch(there) => Err(BrokerError::Epoch { topic, there }),
-            DeclareReply::Resharding(to) => Err(BrokerError::Resharding { topic, to }),
-            DeclareReply::Removed { is_over: true } => Err(self.forget_topic(&topic)),
-            DeclareReply::Removed { is_over: false } => {
-                // This process may not have noticed.
-                let _ = self.load(&topic).await;
-                Err(BrokerError::BeingRemoved(topic))
-            }
-            DeclareReply::Shards(there) => Err(BrokerError::Fixed {
-                topic,
-                there,
-                here: call.settings.shards,
-            }),
-        }
-    }
-
     /// Lists a topic at an epoch in the registry.
     pub(super) async fn register(
         &self,
@@ -497,7 +358,7 @@ impl Broker {
 
     /// Keeps a topic's settings in memory, and its groups as the `conf` of each shard has them. `groups` are those of
     /// one shard.
-    async fn remember(
+    pub(super) async fn remember(
         &self,
         topic: &Topic,
         epoch: u64,
@@ -556,7 +417,7 @@ impl Broker {
     }
 
     /// Forgets a topic whose key layout this version does not know.
-    fn other_layout(&self, topic: &Topic, there: u64) -> BrokerError {
+    pub(super) fn other_layout(&self, topic: &Topic, there: u64) -> BrokerError {
         self.forget_known(topic);
         BrokerError::Layout {
             topic: topic.clone(),
@@ -565,7 +426,7 @@ impl Broker {
     }
 
     /// Forgets a topic that was removed.
-    fn forget_topic(&self, topic: &Topic) -> BrokerError {
+    pub(super) fn forget_topic(&self, topic: &Topic) -> BrokerError {
         self.forget_known(topic);
         BrokerError::UnknownTopic(topic.clone())
     }

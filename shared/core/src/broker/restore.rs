@@ -1,6 +1,6 @@
 //! Restores topics and groups that are gone from Redis, as after a restore of older data or a `FLUSHALL`.
 
-use crate::broker::registry::Declare;
+use crate::broker::declare::Declare;
 use crate::broker::reshard::shard_map::ShardMap;
 use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::topic::Topic;
