@@ -28,6 +28,7 @@ mod messages;
 mod overview;
 mod page;
 mod parts;
+mod removal;
 mod schedules;
 mod send;
 mod session;
@@ -248,7 +249,7 @@ fn actions() -> Vec<(String, Scope, MethodRouter<Dashboard>)> {
     add("/system/garbage-jobs/{id}/stop", operate, stop);
     add("/topics/{topic}/{verb}", operate, post(actions::topic));
     for how in Removal::ALL {
-        let remove = get(actions::ask_removal).post(actions::remove);
+        let remove = get(removal::ask).post(removal::remove);
         let path = format!("/topics/{{topic}}/{how}");
         add(&path, operate, remove.layer(Extension(*how)));
     }

@@ -252,16 +252,10 @@ fn condition(headers: &HeaderMap) -> Result<Declare, Problem> {
         (None, Some(b"*")) => Ok(Declare::UpdateAt(0)),
         (None, Some(_)) => Err(invalid("If-None-Match", &"expected *")),
         (Some(tag), None) => {
-            let number = tag
-                .strip_prefix(b"\"")
-                .and_then(|tag| tag.strip_suffix(b"\""));
-            let number = number.filter(|number| {
-                number
-                    .first()
-                    .is_some_and(|digit| matches!(digit, b'1'..=b'9'))
-            });
-            let number = number.and_then(|number| std::str::from_utf8(number).ok());
+            let tag = std::str::from_utf8(tag).ok();
+            let number = tag.and_then(|tag| tag.strip_prefix('"')?.strip_suffix('"'));
             number
+                .filter(|number| number.starts_with(|digit| matches!(digit, '1'..='9')))
                 .and_then(|number| number.parse().ok())
                 .map(Declare::UpdateAt)
                 .ok_or_else(|| invalid("If-Match", &"expected the ETag of a topic, such as \"3\""))
