@@ -2,15 +2,14 @@
 
 use super::gateways::post;
 use super::*;
-use lisa_tests::Api;
+use lisa_tests::{Api, Process};
 use serde_json::json;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn development_mode_raises_no_alarm_for_the_group_that_it_declares_and_nobody_pulls() {
-    let server = Server::start();
+/// A relay in development mode, once it is ready.
+async fn dev(server: &Server) -> (Process, Api) {
     let port = lisa_tests::free_port();
     let listen = format!("127.0.0.1:{port}");
-    let _dev = Binary::Manager
+    let process = Binary::Manager
         .with(["dev", "--redis-url", &server.url(), "--listen", &listen])
         .start();
     let api = Api::new(port);
@@ -19,6 +18,13 @@ async fn development_mode_raises_no_alarm_for_the_group_that_it_declares_and_nob
         reply => Err(format!("{reply:?}")),
     })
     .await;
+    (process, api)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn development_mode_raises_no_alarm_for_the_group_that_it_declares_and_nobody_pulls() {
+    let server = Server::start();
+    let (_dev, api) = dev(&server).await;
     api.send("orders", "first", &[]).await.expect(202);
     eventually(SOON, async || {
         let found = api.get_json("/v1/attention?late=1ms&oldest=2ms").await;
@@ -33,17 +39,7 @@ async fn development_mode_raises_no_alarm_for_the_group_that_it_declares_and_nob
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pull_in_development_mode_creates_the_topic_that_a_later_send_uses() {
     let server = Server::start();
-    let port = lisa_tests::free_port();
-    let listen = format!("127.0.0.1:{port}");
-    let _dev = Binary::Manager
-        .with(["dev", "--redis-url", &server.url(), "--listen", &listen])
-        .start();
-    let api = Api::new(port);
-    eventually(SOON, async || match api.try_get("/readyz").await {
-        Some(reply) if reply.status == 200 => Ok(()),
-        reply => Err(format!("{reply:?}")),
-    })
-    .await;
+    let (_dev, api) = dev(&server).await;
     // A group that a new topic would not have creates nothing, and neither does a bad name.
     for (path, status, code) in [
         ("topics/new/groups/billing/pull", 404, "unknown_topic"),

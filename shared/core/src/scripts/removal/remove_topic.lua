@@ -6,8 +6,8 @@
 -- ARGV[2] version  ms      of the settings on the first shard, when it was marked. A shard with a newer one belongs to a topic that was
 --                          created since. Empty for the first shard
 --
--- Returns 'removing', the way in force (force stays force), and the epoch; or 'resharding', and the new number of shards if they are still being created, else 0; or
---   'removed' (it was removed before, or is of another topic); or 'undeclared'.
+-- Returns 'removing', the way in force (force stays force), and the epoch; or 'resharding', and the new number of shards if they are
+--   still being created, else 0; or 'removed' (it was removed before, or is of another topic); or 'undeclared'.
 -- Cost O(1).
 -- Safe to repeat.
 local CONF = KEYS[1]

@@ -14,9 +14,6 @@ local start, behind, gone = ARGV[1], ARGV[2], ARGV[3] == '1'
 
 local noted = redis.call('HGET', CONF, 'retired')
 local first, last = string.match(noted or '', '^(%d+) (%d+)$')
-if redis.call('HGET', CONF, 'removed') == 'gone' then
-  return {'marked'}
-end
 if not gone then
   start = math.min(tonumber(start), tonumber(first or start))
   behind = math.max(tonumber(behind), tonumber(last or behind))

@@ -6,13 +6,10 @@
 --
 -- Returns 'redirected'.
 -- Cost O(1).
--- Safe to repeat, even late: it leads to newer shards only, and from a removed topic to none.
+-- Safe to repeat, even late: it leads to newer shards only.
 local CONF = KEYS[1]
 local next = tonumber(ARGV[1])
 
-if redis.call('HGET', CONF, 'removed') == 'gone' then
-  return {'redirected'}
-end
 if next > (tonumber(redis.call('HGET', CONF, 'next')) or 0) then
   redis.call('HSET', CONF, 'next', next)
 end
