@@ -296,6 +296,7 @@ async fn registered(
 ) -> (Arc<TopicHandle>, Arc<Subscription>) {
     let wanted = subscription.clone();
     let mut said: Option<(String, Instant)> = None;
+    let (mut changes, mut suggestion) = (process.broker.changes(), None);
     loop {
         let missing = match process.broker.topic(subscription.topic()).await {
             Ok(topic) if subscription.is_of_instance() => {
@@ -324,7 +325,12 @@ async fn registered(
                 )
             }
             Err(BrokerError::UnknownTopic(topic)) => {
-                let suggestion = process.broker.suggest_topic(&topic);
+                // The search compares many names, so it is repeated only after the known topics have changed.
+                if suggestion.is_none() || changes.has_changed().is_ok_and(|changed| changed) {
+                    changes.mark_unchanged();
+                    suggestion = Some(process.broker.suggest_topic(&topic));
+                }
+                let suggestion = suggestion.as_deref().unwrap_or_default();
                 format!("topic {topic}, which is not registered{suggestion}")
             }
             Err(error @ BrokerError::Layout { .. }) => error.to_string(),
