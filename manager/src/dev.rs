@@ -6,7 +6,7 @@
 
 pub(crate) mod server;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::future::IntoFuture;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -176,16 +176,21 @@ impl Printer {
     async fn run(self) -> Result<(), ConsumerError> {
         let draining = self.shutdown.draining();
         let mut changes = self.broker.changes();
-        let mut served = BTreeSet::new();
+        let mut served = BTreeMap::new();
         let mut consumers = JoinSet::new();
         while !draining.is_cancelled() {
+            // The consumer of a topic that was removed ends.
+            served.retain(|topic, _| self.broker.known(topic).is_some());
             for topic in self.broker.known_topics() {
-                if served.insert(topic.name().clone()) {
-                    self.join(&topic).await;
-                    let run = self.consumer(&topic)?.run();
-                    let run = run.with_graceful_shutdown(draining.clone().cancelled_owned());
-                    consumers.spawn(run.into_future());
+                if served.contains_key(topic.name()) {
+                    continue;
                 }
+                self.join(&topic).await;
+                let end = draining.child_token();
+                let run = self.consumer(&topic)?.run();
+                let run = run.with_graceful_shutdown(end.clone().cancelled_owned());
+                consumers.spawn(run.into_future());
+                served.insert(topic.name().clone(), end.drop_guard());
             }
             tokio::select! {
                 _ = changes.changed() => {}

@@ -3,6 +3,7 @@
 use super::gateways::post;
 use super::*;
 use lisa_tests::{Api, Process};
+use reqwest::Method;
 use serde_json::json;
 
 /// A relay in development mode, once it is ready.
@@ -67,4 +68,34 @@ async fn a_pull_in_development_mode_creates_the_topic_that_a_later_send_uses() {
     let unknown = "/v1/topics/new/groups/billing/pull";
     let unknown = post(&api, unknown, json!({})).await.expect(404);
     assert_eq!(unknown.json()["code"], "not_found");
+}
+
+/// Waits until this many consumers print messages. Each topic has one.
+async fn printers(api: &Api, expected: usize) {
+    eventually(SOON, async || {
+        let found = api.get_json("/v1/workers").await;
+        let workers = found["workers"].as_array().expect("workers").iter();
+        match workers.filter(|one| one["role"] == "consumer").count() {
+            count if count == expected => Ok(()),
+            _ => Err(found),
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_removed_in_development_mode_is_not_printed_any_more() {
+    let server = Server::start();
+    let (_dev, api) = dev(&server).await;
+    for topic in ["kept", "removed"] {
+        api.send(topic, "first", &[]).await.expect(202);
+    }
+    printers(&api, 2).await;
+    let removal = api.request(Method::DELETE, "/v1/topics/removed?how=force");
+    assert!(removal.send().await.unwrap().status().is_success());
+    printers(&api, 1).await;
+    let settings = json!({});
+    let created = api.call(Method::PUT, "/v1/topics/removed", &settings);
+    created.await.expect(201);
+    printers(&api, 2).await;
 }
