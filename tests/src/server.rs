@@ -325,6 +325,21 @@ impl Server {
             .await
     }
 
+    /// Returns how often the server has run a command, which is in lowercase. Runs inside scripts count.
+    ///
+    /// # Panics
+    /// Panics if the server does not answer.
+    pub async fn calls(&self, command: &str) -> u64 {
+        let mut info = cmd("INFO");
+        let stats = info.arg("commandstats");
+        let stats: RedisResult<String> = stats.query_async(&mut self.connection().await).await;
+        let stats = stats.expect("the statistics");
+        let row = format!("cmdstat_{command}:calls=");
+        let rest = stats.lines().find_map(|line| line.strip_prefix(&row));
+        let calls = rest.and_then(|rest| rest.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a number"))
+    }
+
     /// Returns the commands that Redis has refused to users, except `CONFIG GET`, which no role needs.
     pub async fn denials(&self) -> Vec<String> {
         let mut log = cmd("ACL");

@@ -4,22 +4,11 @@ use lisa_core::broker::ReclaimReport;
 use lisa_core::topic::{Shard, Size, TopicSettings};
 use lisa_tests::relay::{WORKER, connection, message, ms, settings};
 use lisa_tests::{Relay, Server};
-use redis::cmd;
 use std::time::Duration;
 
 const IDLE: Duration = ms(3_600_000);
 /// Two of these are more than one call may read.
 const LARGE: usize = 700 * 1024;
-
-/// Counts the scripts that the server was asked to run.
-async fn scripts_run(relay: &Relay) -> u64 {
-    let stats: String = relay.command(cmd("INFO").arg("commandstats")).await;
-    let calls = stats
-        .lines()
-        .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="))
-        .and_then(|rest| rest.split(',').next());
-    calls.map_or(0, |calls| calls.parse().expect("a number"))
-}
 
 #[tokio::test]
 async fn heads_are_read_in_parts_and_each_is_that_of_its_message() {
@@ -53,10 +42,10 @@ async fn heads_are_read_in_parts_and_each_is_that_of_its_message() {
         assert_eq!(held.await.expect("an answer"), entries);
         relay.age(read.attempt.entry, WORKER, IDLE).await;
     }
-    let before = scripts_run(&relay).await;
+    let before = server.calls("evalsha").await;
     assert_eq!(relay.reclaim().await.retry, 5);
     // Three parts, and the reclaim itself.
-    assert_eq!(scripts_run(&relay).await - before, 4);
+    assert_eq!(server.calls("evalsha").await - before, 4);
     let retry = relay.zset("retry:default").await;
     for number in 0..sizes.len() {
         let due = relay.at(10_000 + 1000 * number as i64);

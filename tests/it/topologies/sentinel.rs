@@ -7,7 +7,6 @@ use crate::scenarios::lines;
 use lisa_core::durability::Durability;
 use lisa_core::topic::TopicSettings;
 use lisa_tests::{Aof, Binary, Sentinels, Server, Site, Stopwatch, free_port};
-use redis::cmd;
 use std::time::{Duration, Instant};
 
 /// The limit on the lag of replicas, on a small and busy machine.
@@ -85,17 +84,7 @@ async fn isolated(durability: Durability) -> (Instant, Instant, Lost) {
     let (promoted, watch) = (Instant::now(), Stopwatch::start());
     println!("promoted after {:?}", promoted - cut);
     // The old one answers as before, but soon receives nothing any more.
-    let commands = async || -> u64 {
-        let mut connection = here.servers()[old].connection().await;
-        let mut ask = cmd("INFO");
-        let stats = ask.arg("commandstats").query_async(&mut connection);
-        let stats: String = stats.await.unwrap();
-        let line = stats
-            .lines()
-            .find(|line| line.starts_with("cmdstat_evalsha:"));
-        let calls = line.and_then(|line| line.split(['=', ',']).nth(1));
-        calls.unwrap_or("0").parse().unwrap()
-    };
+    let commands = async || here.servers()[old].calls("evalsha").await;
     loop {
         let before = commands().await;
         load.passes(50).await;

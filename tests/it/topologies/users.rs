@@ -326,13 +326,7 @@ async fn the_users_need_what_the_page_says_besides_on_a_cluster_and_under_sentin
         let asked = async || {
             let mut counts = 0;
             for node in cluster.nodes() {
-                let mut info = cmd("INFO");
-                let stats = info.arg("commandstats");
-                let stats: String = stats
-                    .query_async(&mut node.connection().await)
-                    .await
-                    .unwrap();
-                counts += stats.matches("cmdstat_asking:").count();
+                counts += node.calls("asking").await;
             }
             if counts > 0 {
                 Ok(())
