@@ -6,8 +6,7 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -31,8 +30,6 @@ use crate::receipt::Receipt;
 use crate::spans;
 use crate::stored::{CancelOutcome, GetOutcome};
 
-/// The interval, in ms, at which a sending producer checks the registry for changed settings.
-const REFRESH_MS: u64 = 5_000;
 /// Shards of a batch that are sent to concurrently.
 const SHARDS_AT_A_TIME: usize = 4;
 
@@ -46,8 +43,6 @@ struct Inner {
     broker: Broker,
     batcher: SendBatcher,
     options: ProducerOptions,
-    born: Instant,
-    refreshed_ms: AtomicU64,
 }
 
 /// The options of a producer.
@@ -85,8 +80,6 @@ impl Producer {
                 batcher: SendBatcher::new(broker.clone()),
                 broker,
                 options,
-                born: Instant::now(),
-                refreshed_ms: AtomicU64::new(0),
             }),
         }
     }
@@ -434,17 +427,7 @@ impl Producer {
     /// Follows the registry without a loop of its own: at most every 5 s, a send starts a read of it without waiting.
     fn refresh_now_and_then(&self) {
         let inner = &self.inner;
-        let now = u64::try_from(inner.born.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let last = inner.refreshed_ms.load(Ordering::Relaxed);
-        let due = now.saturating_sub(last) >= REFRESH_MS;
-        let mine = || {
-            let order = Ordering::Relaxed;
-            inner
-                .refreshed_ms
-                .compare_exchange(last, now, order, order)
-                .is_ok()
-        };
-        if due && mine() {
+        if inner.broker.claim_refresh() {
             let broker = inner.broker.clone();
             inner.batcher.track(async move {
                 if let Err(error) = broker.refresh().await {

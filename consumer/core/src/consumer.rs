@@ -30,8 +30,8 @@ use crate::workers;
 
 /// The default time that running handlers get to finish after the shutdown signal.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(25);
-/// The interval between refreshes of the topics' settings.
-const REFRESH_EVERY: Duration = Duration::from_secs(5);
+/// The interval between checks whether the topics' settings are to be refreshed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Reads and handles the messages of one or more topics. Cheap to clone. Created by [`Consumer::builder`].
 #[derive(Clone)]
@@ -161,9 +161,11 @@ async fn follow_settings(
 ) -> Result<(), std::convert::Infallible> {
     let refresh = async {
         loop {
-            tokio::time::sleep(REFRESH_EVERY).await;
+            tokio::time::sleep(LOOK_EVERY).await;
             // The known settings stay valid. The readers report that Redis is unavailable.
-            if let Err(error) = broker.refresh().await {
+            if broker.claim_refresh()
+                && let Err(error) = broker.refresh().await
+            {
                 tracing::debug!(%error, "cannot refresh the settings of topics; retrying");
             }
         }

@@ -51,7 +51,7 @@ mod workers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use attempts::{FailedAttempt, FailedOutcome};
 pub use audit::{AUDIT_KEPT, AUDIT_WITHIN, AuditEntry, Audited};
@@ -163,6 +163,8 @@ struct Inner {
     /// The last logged error of each unreadable topic, by name.
     unreadable: Mutex<BTreeMap<String, String>>,
     changes: watch::Sender<u64>,
+    /// The time of the last claim of a refresh.
+    refresh_claimed: Mutex<Instant>,
     observer: Option<Arc<dyn Observer>>,
     call_timeout: Duration,
     virtual_now: AtomicU64,
@@ -188,6 +190,7 @@ impl Broker {
             expected: OnceLock::new(),
             unreadable: Mutex::default(),
             changes: watch::Sender::new(0),
+            refresh_claimed: Mutex::new(Instant::now()),
             observer,
             call_timeout,
             virtual_now: AtomicU64::new(0),

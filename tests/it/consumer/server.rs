@@ -114,3 +114,29 @@ async fn many_messages_over_two_shards_are_each_handled_once() {
     assert_eq!((report.stale, report.deferred), (0, 0));
     relay.assert_drained().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_consumers_of_a_process_read_the_registry_together() {
+    const CONSUMERS: u64 = 10;
+    let server = Server::start();
+    let connection = relay::connection(&server).await;
+    let relay = Relay::on(&server, &connection, "together", settings()).await;
+    let one = |_| {
+        let consumer = Consumer::builder(relay.broker().clone());
+        let consumer = consumer.topic("t", delivery_fn(|_, _| async {}));
+        Running::start(consumer.build().unwrap())
+    };
+    let running: Vec<_> = (0..CONSUMERS).map(one).collect();
+    let read = eventually(SOON, async || match server.calls("hgetall").await {
+        0 => Err("nobody has read it"),
+        count => Ok(count),
+    });
+    let before = read.await;
+    tokio::time::sleep(ms(6000)).await;
+    // Without sharing, each of them would have read it by now.
+    let reads = server.calls("hgetall").await - before;
+    assert!((1..CONSUMERS / 2).contains(&reads), "{reads} reads");
+    for one in running {
+        one.stop().await;
+    }
+}

@@ -198,8 +198,7 @@ impl Broker {
         topic: &Topic,
         repair: bool,
     ) -> Result<Checkup, BrokerError> {
-        let registered = self.registered().await?;
-        let entry = registered.iter().find(|(name, _)| name == topic);
+        let entry = self.registered().await?.remove(topic);
         let why = match (self.topic(topic).await, entry) {
             (Ok(handle), Some(_)) => {
                 let how = Examination::of(&handle, repair);
@@ -211,7 +210,7 @@ impl Broker {
             (Err(error), _) => return Err(error),
         };
         let mut checkup = Checkup::new(topic);
-        let shards = entry.map_or(1, |(_, entry)| entry.shards);
+        let shards = entry.map_or(1, |entry| entry.shards);
         let unsound = self
             .look_at_settings(topic, shards, repair, &mut checkup)
             .await?;

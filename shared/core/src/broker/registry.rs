@@ -3,8 +3,9 @@
 //! Settings live in Redis, so that processes cannot drift apart. A topic's `conf` on each shard holds them. The
 //! registry's hash lists all topics with their epochs, so that one read shows what changed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
@@ -20,6 +21,9 @@ use crate::redis::{ConnectionError, ConnectionErrorKind};
 use crate::scripts::{Heartbeat, Operation, Register, Removal, unexpected};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
 
+/// The least time between two reads of the registry by the parts of a process that follow it.
+const REFRESH_EVERY: Duration = Duration::from_secs(5);
+
 /// The reply to a manager's heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alive {
@@ -30,7 +34,7 @@ pub struct Alive {
 }
 
 /// A topic's entry in the registry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) shards: u16,
     epoch: u64,
@@ -152,7 +156,7 @@ impl Broker {
         let registered = self.registered().await?;
         for known in known {
             // It was removed, or was wiped.
-            if !registered.iter().any(|(topic, _)| topic == known.name()) {
+            if !registered.contains_key(known.name()) {
                 let _ = self.load_within_reach(known.name()).await;
             }
         }
@@ -197,6 +201,20 @@ impl Broker {
             }
         }
         Ok((handles, unreached))
+    }
+
+    /// Claims the next read of the registry: returns true at most once in 5 s, to one caller, which then calls [`Broker::refresh`]. So
+    /// the parts of a process that follow the registry share one reader. If that call fails or is dropped, the next claim is possible
+    /// 5 s after this one.
+    #[must_use]
+    pub fn claim_refresh(&self) -> bool {
+        let now = Instant::now();
+        let mut claimed = self.inner.refresh_claimed.lock();
+        let is_due = now.saturating_duration_since(*claimed) >= REFRESH_EVERY;
+        if is_due {
+            *claimed = now;
+        }
+        is_due
     }
 
     async fn load_within_reach(
@@ -292,18 +310,17 @@ impl Broker {
     }
 
     /// Returns the entries of the registry that are readable.
-    pub(super) async fn registered(&self) -> Result<Vec<(Topic, Entry)>, BrokerError> {
-        let mut topics = Vec::new();
+    pub(super) async fn registered(&self) -> Result<BTreeMap<Topic, Entry>, BrokerError> {
+        let mut topics = BTreeMap::new();
         for (name, entry) in self.fields(&self.inner.registry.topics).await? {
             if name == ":version" {
                 continue;
             }
             match (name.parse::<Topic>(), Entry::read(&entry)) {
-                (Ok(topic), Some(entry)) => topics.push((topic, entry)),
+                (Ok(topic), Some(entry)) => drop(topics.insert(topic, entry)),
                 _ => self.cannot_read(&name, &unexpected("a topic and its epoch", &entry)),
             }
         }
-        topics.sort_unstable();
         Ok(topics)
     }
 

@@ -42,7 +42,7 @@ impl Broker {
         let registered = self.registered().await?;
         let mut lost = Vec::new();
         for handle in known {
-            let is_there = registered.iter().any(|(topic, _)| topic == handle.name());
+            let is_there = registered.contains_key(handle.name());
             // A topic whose server is unavailable has its turn when the server is back.
             if !is_there && self.is_within_reach(handle.name()) {
                 match self.declare_again(&handle).await {

@@ -97,8 +97,7 @@ impl Broker {
         let snapshot = &self.inner.registry.snapshot;
         let names: Vec<String> = self.ask(command("HKEYS", snapshot)).await?;
         let registered = self.registered().await?;
-        let registered: BTreeSet<&str> =
-            registered.iter().map(|(topic, _)| topic.as_str()).collect();
+        let registered: BTreeSet<&str> = registered.keys().map(Topic::as_str).collect();
         let names = names
             .into_iter()
             .filter(|name| !registered.contains(name.as_str()));
@@ -146,8 +145,7 @@ impl Broker {
     /// # Errors
     /// [`BrokerError`].
     pub async fn topic_names(&self) -> Result<Vec<Topic>, BrokerError> {
-        let registered = self.registered().await?;
-        Ok(registered.into_iter().map(|(topic, _)| topic).collect())
+        Ok(self.registered().await?.into_keys().collect())
     }
 }
 
