@@ -3,6 +3,7 @@
 mod network;
 mod operator;
 mod process;
+mod removal;
 mod server;
 
 use crate::record::now;
@@ -92,9 +93,12 @@ pub(crate) const KINDS: &[Kind] = kinds![
     "delete-group" Server true "a group of a stream is destroyed; the doctor repairs it" server::delete_group;
     "reshard" Operator false "a topic gets another number of shards, 1 to 8" operator::reshard;
     "reshard-cut" Operator false "managers are killed, frozen or cut off while they hand messages over to other shards" operator::cut;
+    "remove-topic" Operator false "a topic that is in use is removed while managers are killed, frozen or cut off" removal::remove;
     "requeue" Operator false "all garbage of one group of a topic is requeued" operator::requeue;
     "delete-consumer" Server true "what a consumer holds is dropped from its group; the doctor repairs it" server::delete_consumer;
 ];
+
+pub(crate) use removal::is_record;
 
 /// The name of the phase at the end.
 pub(crate) const FLUSHALL: &str = "flushall";

@@ -2,6 +2,7 @@
 //! how much was sent.
 
 use crate::drain::resharding;
+use crate::faults::is_record;
 use crate::plan::{SCHEDULE, TICKS, Topic};
 use crate::settings::NAMESPACE;
 use crate::world::World;
@@ -30,7 +31,8 @@ struct Shard {
 }
 
 /// Checks that only settings, counters, the registry and streams without entries are left. A retired shard may have
-/// only what leads to the others; only a topic that remembers for long may have tombstones.
+/// only what leads to the others; only a topic that remembers for long may have tombstones; a topic that was removed may have
+/// only the record of its removal.
 pub(crate) async fn leftovers(world: &World) -> Result<(), String> {
     let still = resharding(world).await?;
     let mut shards = Vec::new();
@@ -81,7 +83,7 @@ pub(crate) async fn leftovers(world: &World) -> Result<(), String> {
         } else {
             match shards.iter().find(|shard| key.starts_with(&shard.prefix)) {
                 Some(shard) => is_at_rest(world, shard, &key, what).await?,
-                None => false,
+                None => is_record(world, &key).await?,
             }
         };
         if !is_well {

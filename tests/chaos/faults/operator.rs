@@ -63,7 +63,7 @@ pub(super) async fn reshard(world: &World, mut dice: Rng) -> Result<Hit, String>
 }
 
 /// Calls a verb until it succeeds, or fails as `expected`; returns whether it failed.
-async fn insist(
+pub(super) async fn insist(
     world: &World,
     verb: &[&str],
     expected: impl Fn(&str) -> bool,
@@ -103,8 +103,17 @@ pub(super) async fn requeue(world: &World, mut dice: Rng) -> Result<Hit, String>
 pub(super) async fn cut(world: &World, mut dice: Rng) -> Result<Hit, String> {
     let begun = reshard(world, dice.fork()).await?;
     sleep(between(&mut dice, 2500, 4500)).await;
-    let lasts = between(&mut dice, 100, 4000);
-    let how = match dice.u32(0..3) {
+    let how = disturb_managers(world, &mut dice).await;
+    Ok(Hit {
+        detail: format!("{}; {how}", begun.detail),
+        ..begun
+    })
+}
+
+/// Kills, freezes or cuts off managers for a time. Returns what was done.
+pub(super) async fn disturb_managers(world: &World, dice: &mut Rng) -> String {
+    let lasts = between(dice, 100, 4000);
+    match dice.u32(0..3) {
         0 => {
             for manager in [0, 1] {
                 let mut member = world.fleet.take(Role::Manager, manager).await;
@@ -133,9 +142,5 @@ pub(super) async fn cut(world: &World, mut dice: Rng) -> Result<Hit, String> {
             }
             format!("no manager got a reply for {lasts:?}")
         }
-    };
-    Ok(Hit {
-        detail: format!("{}; {how}", begun.detail),
-        ..begun
-    })
+    }
 }
