@@ -79,11 +79,23 @@ pub(super) async fn snapshot(With(api): With<Api>) -> Result<Json<SnapshotList>,
     snapshot.map(Json).map_err(Problem::from)
 }
 
-/// Lists the registered topics with their settings.
-#[utoipa::path(get, operation_id = "list_topics", path = "/v1/topics", tag = "topics",
-    responses((status = 200, description = "All registered topics", body = TopicList)))]
-pub(super) async fn list(With(api): With<Api>) -> Result<Json<TopicList>, Problem> {
-    topics::list(&api.broker)
+fields! {
+    #[derive(Clone, Debug)]
+    pub(super) struct TopicsQuery, query {
+        /// Start of the names of the topics to list. Default: all topics.
+        prefix: Option<Topic> = None;
+    }
+}
+
+/// Lists the registered topics with their settings, by name.
+#[utoipa::path(get, operation_id = "list_topics", path = "/v1/topics", tag = "topics", params(TopicsQuery),
+    responses((status = 200, description = "The registered topics", body = TopicList)))]
+pub(super) async fn list(
+    With(api): With<Api>,
+    Query(query): Query<TopicsQuery>,
+) -> Result<Json<TopicList>, Problem> {
+    let prefix = query.prefix.as_ref().map_or("", Topic::as_str);
+    topics::list(&api.broker, prefix)
         .await
         .map(Json)
         .map_err(Problem::from)

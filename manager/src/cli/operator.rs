@@ -101,7 +101,11 @@ pub(crate) enum ListVerb {
 #[derive(Debug, Subcommand)]
 pub(crate) enum TopicsVerb {
     /// List the topics; this is the default
-    List,
+    List {
+        /// List only topics whose names start with this
+        #[arg(long)]
+        prefix: Option<Topic>,
+    },
     /// Create a topic
     ///
     /// A setting that is not given has the value of topic_defaults in the managers' configuration. Pass --url, or the
@@ -215,7 +219,7 @@ impl OperatorVerb {
                 GarbageVerb::List(_) | GarbageVerb::Errors { .. } | GarbageVerb::Jobs,
             )
             | Self::Groups(GroupsVerb::List { .. }) => true,
-            Self::Topics { verb } => matches!(verb, None | Some(TopicsVerb::List)),
+            Self::Topics { verb } => matches!(verb, None | Some(TopicsVerb::List { .. })),
             _ => false,
         }
     }
@@ -231,8 +235,10 @@ impl OperatorVerb {
             Self::History(args) => commands::history::history(client, &args, output).await,
             Self::Keys(args) => commands::keys(client, &args, output).await,
             Self::Top(args) => commands::top::top(client, &args, output).await,
-            Self::Topics { verb } => match verb.unwrap_or(TopicsVerb::List) {
-                TopicsVerb::List => commands::topics::list(client, output).await,
+            Self::Topics { verb } => match verb.unwrap_or(TopicsVerb::List { prefix: None }) {
+                TopicsVerb::List { prefix } => {
+                    commands::topics::list(client, prefix.as_ref(), output).await
+                }
                 TopicsVerb::Create { topic, settings } => {
                     commands::topics::create(client, &topic, settings, output).await
                 }

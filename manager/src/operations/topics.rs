@@ -45,7 +45,7 @@ pub(crate) struct TopicRemoval {
     pub(crate) stored: u64,
 }
 
-/// All registered topics.
+/// Registered topics.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct TopicList {
     pub(crate) topics: Vec<TopicEntry>,
@@ -143,15 +143,19 @@ pub(crate) fn differences(before: &TopicSettings, after: &TopicSettings) -> Stri
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// Lists the registered topics.
+/// Lists the registered topics whose names begin with `prefix`.
 ///
 /// # Errors
 /// [`BrokerError`].
-pub(crate) async fn list(broker: &Broker) -> Result<TopicList, BrokerError> {
+pub(crate) async fn list(broker: &Broker, prefix: &str) -> Result<TopicList, BrokerError> {
     let topics = broker.refresh().await?;
+    let mut damaged = DamagedTopic::all(broker.unreadable_topics());
+    damaged.retain(|topic| topic.topic.starts_with(prefix));
+    let topics = topics.iter();
+    let topics = topics.filter(|topic| topic.name().as_str().starts_with(prefix));
     Ok(TopicList {
-        topics: topics.iter().map(|topic| TopicEntry::of(topic)).collect(),
-        damaged: DamagedTopic::all(broker.unreadable_topics()),
+        topics: topics.map(|topic| TopicEntry::of(topic)).collect(),
+        damaged,
     })
 }
 

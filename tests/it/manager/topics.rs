@@ -111,6 +111,18 @@ async fn settings_change_only_if_they_are_those_that_were_read() {
     );
     let list = served.api.get_json("/v1/topics").await;
     assert_eq!(list["topics"].as_array().unwrap().len(), 2, "{list:#}");
+    let named = async |prefix: &str| -> Vec<String> {
+        let path = format!("/v1/topics?prefix={prefix}");
+        let list = served.api.get_json(&path).await;
+        let list = list["topics"].as_array().unwrap().iter();
+        list.map(|topic| topic["topic"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(named("ne").await, ["new"]);
+    assert_eq!(named("new").await, ["new"]);
+    assert_eq!(named("ew").await, [""; 0]);
+    let wrong = served.api.get("/v1/topics?prefix=a%20b").await.expect(422);
+    assert_eq!(wrong.json()["errors"][0]["field"], "prefix");
 
     let audit = served.api.get_json("/v1/audit").await;
     let entries = audit["entries"].as_array().unwrap().iter();

@@ -82,9 +82,14 @@ impl Setting {
     }
 }
 
-/// Prints the registered topics.
-pub(crate) async fn list(client: &Client, output: &Output) -> Result<(), CliError> {
-    let list: TopicList = client.get(&["topics"]).answer().await?;
+/// Prints the registered topics whose names begin with `prefix`.
+pub(crate) async fn list(
+    client: &Client,
+    prefix: Option<&Topic>,
+    output: &Output,
+) -> Result<(), CliError> {
+    let list = client.get(&["topics"]).query("prefix", prefix);
+    let list: TopicList = list.answer().await?;
     let mut table = Rows::new([
         "TOPIC",
         "TOPIC STATE",
