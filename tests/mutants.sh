@@ -300,6 +300,7 @@ removal without a record|remove_shard.lua|if keep > 0 then|if false then
 removal of a topic that was created again|unregister.lua|if not there or tonumber(there) > epoch then|if not there then
 removal of shards of another topic|remove_topic.lua| or version and (tonumber(conf[5]) or 0) > version then| then
 removal begun during a resharding|remove_topic.lua|elseif conf[3] or conf[4] and conf[4] ~= 'over' then|elseif false then
+removal of a topic of another epoch|remove_topic.lua|elseif seen and seen ~= tonumber(conf[1]) then|elseif false then
 removal that a drain calls off|remove_topic.lua|elseif conf[2] == 'force' or conf[2] == how then|elseif conf[2] == how then
 removal that accepts new messages|send.lua|local is_new = (conf.closed or conf.removed) and not replaced|local is_new = conf.closed and not replaced
 settings go back on a shard|declare.lua|local replaces = mode == 'update' and not (version and there > version)|local replaces = mode == 'update'

@@ -60,7 +60,7 @@ impl Removing {
 
     async fn begin(&self, how: Removal) -> Arc<TopicHandle> {
         let broker = self.relay.broker();
-        broker.remove_topic(self.name(), how).await.unwrap();
+        broker.remove_topic(self.name(), how, None).await.unwrap();
         broker.topic(self.name()).await.unwrap()
     }
 
@@ -152,7 +152,7 @@ async fn a_topic_that_is_removed_by_force_leaves_nothing_and_nobody_brings_it_ba
     }
     assert!(is_removed(late.reshard(test.name(), 4).await));
     assert!(is_removed(
-        late.remove_topic(test.name(), Removal::Drain).await
+        late.remove_topic(test.name(), Removal::Drain, None).await
     ));
     assert_eq!(late.redeclare_lost().await.unwrap(), []);
     assert_eq!(late.refresh().await.unwrap().len(), 0);
@@ -334,7 +334,12 @@ async fn a_topic_that_is_created_again_is_another_one() {
 async fn a_topic_that_was_resharded_is_removed_and_its_numbers_go_on() {
     let relay = Relay::with("removal", of_shards(2)).await;
     let name = relay.topic().name().clone();
-    let remove = async || relay.broker().remove_topic(&name, Removal::Force).await;
+    let remove = async || {
+        relay
+            .broker()
+            .remove_topic(&name, Removal::Force, None)
+            .await
+    };
     let is_resharding = |removed| matches!(removed, Err(BrokerError::Resharding { .. }));
     let opened = open(&relay, 3).await;
     assert!(is_resharding(remove().await));
@@ -408,4 +413,32 @@ async fn a_field_that_somebody_writes_to_the_record_ends_with_it() {
     assert!(!test.relay.hash("conf").await.contains_key("resharding"));
     let left: i64 = test.relay.command(cmd("PTTL").arg(&conf)).await;
     assert_eq!(left, -1);
+}
+
+#[tokio::test]
+async fn a_topic_is_removed_at_the_epoch_that_was_seen_only() {
+    let test = Removing::start().await;
+    let (broker, name) = (test.relay.broker(), test.name());
+    let remove = async |how, seen| broker.remove_topic(name, how, Some(seen)).await;
+    let there = |refused| match refused {
+        Err(BrokerError::Epoch { there, .. }) => there,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(there(remove(Removal::Drain, 9).await), 1);
+    let kept = broker.newest(name).await.unwrap();
+    assert_eq!(kept.removal(), None);
+    // The second call repeats the first one.
+    for _ in 0..2 {
+        assert_eq!(remove(Removal::Drain, 1).await.unwrap(), Removal::Drain);
+    }
+    assert_eq!(there(remove(Removal::Force, 1).await), 2);
+    assert_eq!(remove(Removal::Force, 2).await.unwrap(), Removal::Force);
+    while test.step(broker).await != ShardRemoval::Gone {}
+    assert!(is_removed(remove(Removal::Force, 2).await));
+    // A new topic of this name is another one.
+    let settings = of_shards(3);
+    let declared = broker.declare(name, &settings, Declare::Update);
+    let epoch = declared.await.unwrap().epoch();
+    assert_eq!(there(remove(Removal::Force, 2).await), epoch);
+    assert_eq!(remove(Removal::Force, epoch).await.unwrap(), Removal::Force);
 }

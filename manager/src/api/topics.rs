@@ -210,18 +210,24 @@ fields! {
 /// From then on, the topic accepts no new messages. With `how=drain`, it first delivers its stored messages, including those that
 /// are not due yet. Garbage must be requeued or purged. With `how=force`, everything is removed within seconds. A request can be
 /// repeated, and a drain can be changed to `force`. A topic of this name can be created again once this one is gone.
-#[utoipa::path(delete, operation_id = "remove_topic", path = "/v1/topics/{topic}", tag = "topics", params(TopicPath, RemovalQuery),
+#[utoipa::path(delete, operation_id = "remove_topic", path = "/v1/topics/{topic}", tag = "topics",
+    params(TopicPath, RemovalQuery,
+        ("If-Match" = Option<String>, Header, pattern = r#"^"[1-9][0-9]{0,17}"$"#, description = "An `ETag` of the topic: removes it only if it still has this `ETag`, or is already being removed in this way")),
     responses((status = 202, description = "The topic is being removed", body = TopicRemoval),
         (status = 404, description = "unknown_topic: also if it was removed"),
-        (status = 409, description = "declared_in_file: the managers' configuration declares the topic; not_empty: it has messages, and `how` is missing")))]
+        (status = 409, description = "declared_in_file: the managers' configuration declares the topic; not_empty: it has messages, and `how` is missing"),
+        (status = 412, description = "precondition_failed: the topic has another `ETag`")))]
 pub(super) async fn remove(
     With(api): With<Api>,
     Path(path): Path<TopicPath>,
     Query(query): Query<RemovalQuery>,
+    headers: HeaderMap,
 ) -> Result<(StatusCode, Json<TopicRemoval>), Problem> {
+    let epoch = epoch(&headers)?;
     let topic = api.topic(&path.topic).await?;
     let action = api.action(topics::REMOVE).topic(topic.name());
-    let removal = topics::remove(&api.broker, &api.config, &topic, query.how, action).await?;
+    let (broker, config) = (&api.broker, &api.config);
+    let removal = topics::remove(broker, config, &topic, query.how, epoch, action).await?;
     Ok((StatusCode::ACCEPTED, Json(removal)))
 }
 
@@ -258,25 +264,31 @@ fn read_settings(
 
 /// Reads the precondition of a request.
 fn condition(headers: &HeaderMap) -> Result<Declare, Problem> {
-    let text = |name| headers.get(name).map(HeaderValue::as_bytes);
-    match (text(IF_MATCH), text(IF_NONE_MATCH)) {
+    let none = headers.get(IF_NONE_MATCH).map(HeaderValue::as_bytes);
+    match (epoch(headers)?, none) {
         (None, None) => Ok(Declare::Update),
         (None, Some(b"*")) => Ok(Declare::UpdateAt(0)),
         (None, Some(_)) => Err(invalid("If-None-Match", &"expected *")),
-        (Some(tag), None) => {
-            let tag = std::str::from_utf8(tag).ok();
-            let number = tag.and_then(|tag| tag.strip_prefix('"')?.strip_suffix('"'));
-            number
-                .filter(|number| number.starts_with(|digit| matches!(digit, '1'..='9')))
-                .and_then(|number| number.parse().ok())
-                .map(Declare::UpdateAt)
-                .ok_or_else(|| invalid("If-Match", &"expected the ETag of a topic, such as \"3\""))
-        }
+        (Some(epoch), None) => Ok(Declare::UpdateAt(epoch)),
         (Some(_), Some(_)) => Err(invalid(
             "If-Match",
             &"cannot be combined with If-None-Match",
         )),
     }
+}
+
+/// Reads the epoch at which a topic must be, from `If-Match`.
+fn epoch(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+    let Some(tag) = headers.get(IF_MATCH) else {
+        return Ok(None);
+    };
+    let number = tag.to_str().ok();
+    let number = number.and_then(|tag| tag.strip_prefix('"')?.strip_suffix('"'));
+    number
+        .filter(|number| number.starts_with(|digit| matches!(digit, '1'..='9')))
+        .and_then(|number| number.parse().ok())
+        .map(Some)
+        .ok_or_else(|| invalid("If-Match", &"expected the ETag of a topic, such as \"3\""))
 }
 
 fields! {

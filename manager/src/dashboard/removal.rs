@@ -76,7 +76,7 @@ pub(super) async fn remove(
     check_typed(&fields, name.as_str())?;
     let action = dashboard.action(&context, topics::REMOVE).topic(name);
     let config = &dashboard.0.parts.config;
-    let begun = topics::remove(dashboard.broker(), config, &topic, Some(how), action).await?;
+    let begun = topics::remove(dashboard.broker(), config, &topic, Some(how), None, action).await?;
     dashboard.changed(name).await;
     let text = match begun.removal {
         Removal::Drain => format!("Topic {name} is draining, {} left.", messages(begun.stored)),

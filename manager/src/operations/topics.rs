@@ -88,6 +88,7 @@ pub(crate) async fn remove(
     config: &Config,
     topic: &TopicHandle,
     how: Option<Removal>,
+    epoch: Option<u64>,
     action: Action,
 ) -> Result<TopicRemoval, Problem> {
     not_in_file(config, topic.name())?;
@@ -104,7 +105,7 @@ pub(crate) async fn remove(
     }
     let how = how.unwrap_or(Removal::Drain);
     let action = action.details(format!("{how}, {messages}"));
-    let removed = action.run(broker.remove_topic(name, how), |removed| {
+    let removed = action.run(broker.remove_topic(name, how, epoch), |removed| {
         audit::changed(Some(*removed) != before)
     });
     let removal = removed.await?;

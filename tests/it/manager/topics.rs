@@ -102,7 +102,7 @@ async fn settings_change_only_if_they_are_those_that_were_read() {
     let refused = put(&served, "new", NEW, json!({})).await.expect(412).json();
     assert_eq!(
         refused["detail"],
-        "topic new exists with other settings, at epoch 2"
+        "topic new already exists or has changed: it is at epoch 2"
     );
     let refused = put(&served, "other", ("If-Match", "\"1\""), json!({})).await;
     assert_eq!(
@@ -284,7 +284,7 @@ async fn the_command_line_creates_topics_and_changes_single_settings() {
             (
                 &["topics", "create", topic][..],
                 1,
-                "exists with other settings",
+                "already exists or has changed: it is at epoch 3",
             ),
             (
                 &["topics", "change", "none", "ttl=1h"],
@@ -355,10 +355,32 @@ async fn a_topic_is_removed_on_purpose_only_and_can_be_created_again() {
         let detail = refused["detail"].to_string();
         assert!(detail.contains(text), "{path}: {detail}");
     }
-    let draining = remove("new?how=drain").await.expect(202).json();
+    let remove_at = async |how: &str, tag: &str| {
+        let path = format!("/v1/topics/new?how={how}");
+        let request = api.request(Method::DELETE, &path).header("If-Match", tag);
+        lisa_tests::http::reply(request).await
+    };
+    for (tag, status, text) in [
+        ("1", 422, "expected the ETag of a topic"),
+        (
+            "\"7\"",
+            412,
+            "topic new already exists or has changed: it is at epoch 1",
+        ),
+    ] {
+        let refused = remove_at("drain", tag).await.expect(status).json();
+        assert!(refused["detail"].to_string().contains(text), "{refused}");
+    }
+    let kept = api.get_json("/v1/topics/new").await;
+    assert_eq!(kept["removal"], Value::Null);
     let expected = json!({ "topic": "new", "removal": "drain", "stored": 1 });
-    assert_eq!(draining, expected);
+    // The second one repeats the first one, which changed the epoch.
+    for _ in 0..2 {
+        let draining = remove_at("drain", "\"1\"").await.expect(202).json();
+        assert_eq!(draining, expected);
+    }
     assert_eq!(remove("new").await.expect(202).json(), expected);
+    remove_at("force", "\"1\"").await.expect(412);
     let listed = api.get_json("/v1/topics").await;
     let mut listed = listed["topics"].as_array().unwrap().iter();
     assert!(listed.any(|topic| topic["removal"] == "drain"));

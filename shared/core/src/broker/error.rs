@@ -76,10 +76,11 @@ pub enum BrokerError {
         /// The declared number.
         here: u16,
     },
-    /// The topic is not at the epoch that the caller has seen, and has other settings than the new ones. Nothing was done.
+    /// The topic is not at the epoch that the caller has seen. If it is declared, it also has other settings than the new ones. Nothing
+    /// was done.
     #[error("{}", match .there {
         0 => format!("topic {topic} does not exist"),
-        there => format!("topic {topic} exists with other settings, at epoch {there}"),
+        there => format!("topic {topic} already exists or has changed: it is at epoch {there}"),
     })]
     Epoch {
         /// The topic.

@@ -26,11 +26,18 @@ pub enum ShardRemoval {
 
 impl Broker {
     /// Begins the removal of a topic, or changes a drain to a removal by force. From then on, new messages are refused. The managers
-    /// do the rest. Returns the way in which it is removed: a removal by force stays one.
+    /// do the rest. Returns the way in which it is removed: a removal by force stays one. With an epoch, the topic is removed only if it
+    /// is still at that epoch, or is already being removed in this way.
     ///
     /// # Errors
-    /// [`BrokerError::Resharding`]; [`BrokerError::Changing`] shortly after that; other [`BrokerError`]s. Calling again is safe.
-    pub async fn remove_topic(&self, topic: &Topic, how: Removal) -> Result<Removal, BrokerError> {
+    /// [`BrokerError::Epoch`]; [`BrokerError::Resharding`]; [`BrokerError::Changing`] shortly after that; other [`BrokerError`]s. Calling
+    /// again is safe.
+    pub async fn remove_topic(
+        &self,
+        topic: &Topic,
+        how: Removal,
+        epoch: Option<u64>,
+    ) -> Result<Removal, BrokerError> {
         let unknown = || BrokerError::UnknownTopic(topic.clone());
         let handle = self.load(topic).await?.ok_or_else(unknown)?;
         let (first, shards) = (handle.open(), handle.settings().shards);
@@ -38,12 +45,12 @@ impl Broker {
             // The keys of its former shards are still to be dropped.
             return Err(BrokerError::Changing(topic.clone()));
         }
-        let begun = self.begin_removal(&handle, Shard::new(first), how).await?;
-        let (how, epoch) = begun.ok_or_else(unknown)?;
+        let begun = self.begin_removal(&handle, Shard::new(first), how, epoch);
+        let (how, epoch) = begun.await?.ok_or_else(unknown)?;
         // If this process stops now, the managers do the rest.
         self.register(topic, shards, epoch).await?;
         for shard in (first + 1..first + shards).map(Shard::new) {
-            self.begin_removal(&handle, shard, how).await?;
+            self.begin_removal(&handle, shard, how, None).await?;
         }
         match self.load(topic).await {
             Ok(_) => Ok(how),
@@ -62,16 +69,19 @@ impl Broker {
         handle: &TopicHandle,
         shard: Shard,
         how: Removal,
+        seen: Option<u64>,
     ) -> Result<Option<(Removal, u64)>, BrokerError> {
         let is_first = shard.get() == handle.open();
         let version = (!is_first).then_some(handle.version);
-        let call = RemoveTopic { how, version };
+        let call = RemoveTopic { how, version, seen };
+        let topic = handle.name().clone();
         let begun = self.run(handle.keys(shard)?, &call).await?;
         match begun.unwrap_or(RemovalBegun::Removed) {
             RemovalBegun::Removing { how, epoch } => Ok(Some((how, epoch))),
             RemovalBegun::Removed => Ok(None),
+            RemovalBegun::Epoch(there) => Err(BrokerError::Epoch { topic, there }),
             RemovalBegun::Resharding(to) => Err(BrokerError::Resharding {
-                topic: handle.name().clone(),
+                topic,
                 to: match to {
                     0 => handle.settings().shards,
                     to => to,
@@ -95,7 +105,7 @@ impl Broker {
         };
         let first = Shard::new(topic.open());
         if shard != first {
-            return match self.begin_removal(topic, shard, how).await? {
+            return match self.begin_removal(topic, shard, how, None).await? {
                 None => Ok(ShardRemoval::Gone),
                 Some(_) => self.remove_keys(topic, shard, Duration::ZERO).await,
             };

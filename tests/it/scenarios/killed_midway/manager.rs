@@ -90,7 +90,10 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
             cell.send(&producer, COUNT, false).await;
             let gone = other_topic(broker).await;
             cell.calls.hold(call, side);
-            broker.remove_topic(&gone, Removal::Force).await.unwrap();
+            broker
+                .remove_topic(&gone, Removal::Force, None)
+                .await
+                .unwrap();
         }
         other => panic!("{other:?} is no manager's"),
     }

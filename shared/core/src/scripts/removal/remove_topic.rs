@@ -30,6 +30,8 @@ pub(crate) enum RemovalBegun {
     Resharding(u16),
     /// It was removed before.
     Removed,
+    /// It is at another epoch, this one. Nothing was done.
+    Epoch(u64),
 }
 
 /// Begins the removal of a topic on one shard.
@@ -37,6 +39,8 @@ pub(crate) struct RemoveTopic {
     pub(crate) how: Removal,
     /// The version of the settings on the first shard; `None` for the first shard itself.
     pub(crate) version: Option<u64>,
+    /// The epoch at which it may be removed; `None` for any.
+    pub(crate) seen: Option<u64>,
 }
 
 operation! {
@@ -44,10 +48,12 @@ operation! {
     args {
         how: args.text(call.how.as_str()),
         version: args.optional(call.version),
+        seen: args.optional(call.seen),
     }
     reply RemovalBegun {
         "removing" => Ok(RemovalBegun::Removing { how: Removal::read(reply)?, epoch: reply.number()? }),
         "resharding" => Ok(RemovalBegun::Resharding(reply.number()?)),
         "removed" => Ok(RemovalBegun::Removed),
+        "epoch" => Ok(RemovalBegun::Epoch(reply.number()?)),
     }
 }
