@@ -318,6 +318,8 @@ def without_a_collector_everything_goes_on(site):
         return any(span.of == "send" for span in spans) and any(span.of == "process" for span in spans)
     wait("spans are back", is_back)
     for role in site.roles[1:]:
+        # It logs this after the answer that the receiver has sent.
+        wait(f"{role.name} has logged the end of the outage", lambda: "can export spans again" in role.text())
         text = role.text()
         assert text.count("cannot export spans") == 1 and text.count("can export spans again") == 1, text
     site.receiver.wait("the rest", lambda spans: True)
