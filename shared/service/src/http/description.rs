@@ -26,9 +26,12 @@ use utoipa::{IntoParams, PartialSchema, ToSchema};
 use super::auth::TokenSet;
 use super::problem::{Problem, ProblemCode};
 
+const TOPIC: &str = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$";
 /// The patterns of parameters, by name.
-const PATTERNS: [(&str, &str); 8] = [
-    ("topic", "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"),
+const PATTERNS: [(&str, &str); 9] = [
+    ("topic", TOPIC),
+    // That of topics.
+    ("prefix", TOPIC),
     ("group", "^[a-z0-9][a-z0-9_-]{0,63}$"),
     ("id", "^[A-Za-z0-9_:-]{1,64}$"),
     ("token", "^[A-Za-z0-9_-]+$"),
@@ -411,7 +414,7 @@ mod tests {
         let topic = &send["parameters"][0];
         assert_eq!(
             (&topic["name"], &topic["schema"]["pattern"]),
-            (&json!("topic"), &json!(PATTERNS[0].1))
+            (&json!("topic"), &json!(TOPIC))
         );
         let rule = |error: &dyn std::fmt::Display| error.to_string();
         for (name, said) in [
