@@ -26,11 +26,11 @@ use utoipa::{IntoParams, PartialSchema, ToSchema};
 use super::auth::TokenSet;
 use super::problem::{Problem, ProblemCode};
 
+/// The pattern of a topic, and of the beginning of one.
 const TOPIC: &str = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$";
 /// The patterns of parameters, by name.
 const PATTERNS: [(&str, &str); 9] = [
     ("topic", TOPIC),
-    // That of topics.
     ("prefix", TOPIC),
     ("group", "^[a-z0-9][a-z0-9_-]{0,63}$"),
     ("id", "^[A-Za-z0-9_:-]{1,64}$"),
