@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 
 pub use json::JsonReader;
 pub use text::TextReader;
-pub use value::{Given, Size, Value, optional_text};
+pub use value::{Given, Size, Value, optional_text, text_schema};
 
 /// A field before it is read.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +61,21 @@ pub trait Reader {
     fn spell(&self, name: &str) -> String {
         name.to_owned()
     }
+}
+
+/// A source of fields that has tables, such as a configuration file or a JSON object.
+pub trait TableReader: Reader {
+    /// Reads a field that has no default. A missing one is a problem.
+    fn required_field<T: Value>(&mut self, name: &'static str, meaning: &'static str) -> Option<T>;
+
+    /// Reads the fields of a table below; `None` if it is missing.
+    fn table_if_any<F: Fields>(&mut self, name: &'static str) -> Option<F>;
+
+    /// Reads a table whose keys are names and whose values are texts.
+    fn text_table(&mut self, name: &'static str, meaning: &'static str) -> Vec<(String, String)>;
+
+    /// Records a problem with an entry of such a table.
+    fn entry_problem(&mut self, table: &'static str, name: &str, message: String);
 }
 
 /// A struct that a [`Reader`] can fill.
@@ -244,6 +259,16 @@ impl Description {
         Self::new::<T>(name, None, meaning, &Any)
     }
 
+    /// Describes a table whose values are texts.
+    pub fn text_table(name: &'static str, meaning: &'static str) -> Self {
+        Self {
+            kind: "table of strings",
+            default: Some(Json::Object(serde_json::Map::new())),
+            schema: serde_json::json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+            ..Self::optional::<String>(name, meaning)
+        }
+    }
+
     /// Describes a field that has no default.
     pub fn required<T: Value>(name: &'static str, meaning: &'static str) -> Self {
         Self {
@@ -293,10 +318,12 @@ impl Description {
 }
 
 /// Reads nothing: collects the descriptions.
-#[derive(Default)]
-struct Describer {
-    fields: Vec<Description>,
-    tables: Vec<(&'static str, Vec<Description>)>,
+#[derive(Debug, Default)]
+pub struct Describer {
+    /// The fields.
+    pub fields: Vec<Description>,
+    /// The fields of each table below. If they depend on its values, those of the default.
+    pub tables: Vec<(&'static str, Vec<Description>)>,
 }
 
 impl Describer {
@@ -321,6 +348,24 @@ impl Reader for Describer {
     }
 
     fn problem(&mut self, _: &'static str, _: Json, _: String) {}
+}
+
+impl TableReader for Describer {
+    fn required_field<T: Value>(&mut self, name: &'static str, meaning: &'static str) -> Option<T> {
+        self.fields.push(Description::required::<T>(name, meaning));
+        None
+    }
+
+    fn table_if_any<F: Fields>(&mut self, name: &'static str) -> Option<F> {
+        Some(self.table(name))
+    }
+
+    fn text_table(&mut self, name: &'static str, meaning: &'static str) -> Vec<(String, String)> {
+        self.fields.push(Description::text_table(name, meaning));
+        Vec::new()
+    }
+
+    fn entry_problem(&mut self, _: &'static str, _: &str, _: String) {}
 }
 
 /// Returns a value as people write it: a string without its quotes.

@@ -11,7 +11,7 @@ use utoipa::openapi::{Required, Schema};
 pub use utoipa;
 
 use crate::durability::Durability;
-use crate::fields::{Description, Fields, Size, plain};
+use crate::fields::{Describer, Description, Fields, Size, plain};
 use crate::message::Headers;
 use crate::names::Shard;
 use crate::state::State;
@@ -54,18 +54,31 @@ pub fn count(meaning: &str) -> Object {
 /// # Panics
 /// If the schema of a field is not that of a value.
 pub fn object<F: Fields>(meaning: &str, required: &[&str]) -> Object {
+    let read = |from: &mut Describer| drop(F::read_fields(from));
+    object_of(meaning, required, read)
+}
+
+/// Returns the schema of an object with the fields that a function reads. Those without a default are required, and so are the
+/// others that `required` names.
+///
+/// # Panics
+/// As [`object`].
+pub fn object_of(meaning: &str, required: &[&str], read: impl FnOnce(&mut Describer)) -> Object {
+    let mut described = Describer::default();
+    read(&mut described);
     let object = ObjectBuilder::new()
         .schema_type(Type::Object)
         .description(Some(meaning.trim()))
         .additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false)));
-    let mut object = with_fields(object, &Description::all::<F>());
-    for name in required {
+    let mut object = with_fields(object, &described.fields);
+    let without_default = described.fields.iter().filter(|field| field.required);
+    for name in without_default.map(|field| &field.name).chain(required) {
         object = object.required(*name);
     }
     // The value of one field may decide which others there are.
     let table = || ObjectBuilder::new().schema_type(Type::Object);
-    for (name, fields) in Description::tables::<F>() {
-        object = object.property(name, with_fields(table(), &fields));
+    for (name, fields) in &described.tables {
+        object = object.property(*name, with_fields(table(), fields));
     }
     object.build()
 }
@@ -104,7 +117,8 @@ fn value(field: &Description) -> Json {
     {
         schema.remove("maximum");
     }
-    let is_off = |default: &&Json| [json!("none"), json!(false), json!([])].contains(default);
+    let is_off =
+        |default: &&Json| [json!("none"), json!(false), json!([]), json!({})].contains(default);
     if let Some(default) = field.default.as_ref().filter(|default| !is_off(default)) {
         schema["default"] = default.clone();
     }

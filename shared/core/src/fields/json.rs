@@ -4,7 +4,9 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value as Json};
 
-use super::{Field, FieldProblem, Fields, Given, Limits, Reader, Value, read_within};
+use super::{
+    Any, Field, FieldProblem, Fields, Given, Limits, Reader, TableReader, Value, read_within,
+};
 use crate::misspelling::meant_option;
 use crate::time::shorten;
 
@@ -133,6 +135,52 @@ impl Reader for JsonReader<'_> {
         self.problems.push(FieldProblem {
             field: name.to_owned(),
             value: shorten(&value.to_string()),
+            message,
+        });
+    }
+}
+
+impl TableReader for JsonReader<'_> {
+    fn required_field<T: Value>(&mut self, name: &'static str, meaning: &'static str) -> Option<T> {
+        let Some(given) = self.given(name) else {
+            let message = format!("missing: {meaning}");
+            self.problem(name, Json::Null, message);
+            return None;
+        };
+        let read = read_within(Given::Json(given), &Any);
+        read.map_err(|message| self.problem(name, given.clone(), message))
+            .ok()
+    }
+
+    fn table_if_any<F: Fields>(&mut self, name: &'static str) -> Option<F> {
+        self.given(name)?;
+        Some(self.table(name))
+    }
+
+    fn text_table(&mut self, name: &'static str, _: &'static str) -> Vec<(String, String)> {
+        let object = match self.given(name) {
+            Some(Json::Object(object)) => object,
+            Some(other) => {
+                let message = format!("expected an object, found {}", Given::Json(other).kind());
+                self.problem(name, other.clone(), message);
+                return Vec::new();
+            }
+            None => return Vec::new(),
+        };
+        let mut texts = Vec::new();
+        for (key, value) in object {
+            match Given::Json(value).text() {
+                Ok(text) => texts.push((key.clone(), text.to_owned())),
+                Err(message) => self.entry_problem(name, key, message),
+            }
+        }
+        texts
+    }
+
+    fn entry_problem(&mut self, table: &'static str, name: &str, message: String) {
+        self.problems.push(FieldProblem {
+            field: format!("{table}.{}", shorten(name)),
+            value: String::new(),
             message,
         });
     }

@@ -279,8 +279,21 @@ macro_rules! text_value {
             fn show(&self) -> serde_json::Value {
                 self.to_string().into()
             }
+
+            fn schema() -> serde_json::Value {
+                $crate::fields::text_schema($allowed)
+            }
         }
     )+};
+}
+
+/// Returns the schema of a text, with its pattern if what is allowed is one.
+#[doc(hidden)]
+pub fn text_schema(allowed: &str) -> Json {
+    match allowed.starts_with('[') {
+        true => json!({ "type": "string", "pattern": format!("^{allowed}$") }),
+        false => json!({ "type": "string" }),
+    }
 }
 
 /// An optional value. `"none"` unsets it, even if another source sets it.
