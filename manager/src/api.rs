@@ -15,6 +15,7 @@ mod groups;
 mod history;
 mod jobs;
 mod keys;
+mod precondition;
 mod schedules;
 mod topics;
 
@@ -44,6 +45,7 @@ use crate::operations::audit::Action;
 use crate::operations::choose_group::{self, GroupError};
 use crate::operations::doctor::Examinations;
 use crate::operations::topics::AllTopicsError;
+use crate::recurring::StoredSchedules;
 
 /// The interface that calls the routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +76,7 @@ pub(crate) struct Api {
     pub(crate) schedule: JobScheduler,
     /// Notified when a garbage job was started or stopped.
     pub(crate) garbage_jobs_changed: Arc<Notify>,
+    pub(crate) stored_schedules: StoredSchedules,
     pub(crate) config: Arc<Config>,
     /// Locked while a topic is examined.
     pub(crate) examinations: Arc<Examinations>,
@@ -118,6 +121,7 @@ impl Routes {
                     .routes(routes!(jobs::list))
                     .routes(routes!(jobs::workers))
                     .routes(routes!(schedules::list))
+                    .routes(routes!(schedules::show))
                     .routes(routes!(audit::list))
                     .routes(routes!(garbage_jobs::list)),
             ),
@@ -142,6 +146,12 @@ impl Routes {
                     .routes(routes!(garbage_jobs::stop))
                     .routes(routes!(doctor::examine))
                     .routes(routes!(doctor::repair))
+                    .routes(routes!(schedules::put))
+                    .routes(routes!(schedules::remove))
+                    .routes(routes!(schedules::pause))
+                    .routes(routes!(schedules::resume))
+                    .routes(routes!(schedules::run))
+                    .routes(routes!(schedules::backfill))
                     .routes(routes!(jobs::run)),
             ),
         }

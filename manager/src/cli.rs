@@ -7,6 +7,7 @@ mod error;
 mod manager_flags;
 mod manager_url;
 mod operator;
+mod setting;
 
 use clap::CommandFactory;
 use futures_util::FutureExt;

@@ -66,7 +66,10 @@ pub(crate) async fn listen(
     config: KedaConfig,
 ) -> Result<SocketAddr, StartError> {
     let scaler = Scaler {
-        counts: Arc::new(Counts::new(&runtime.broker, &runtime.config.schedules)),
+        counts: Arc::new(Counts::new(
+            &runtime.broker,
+            Arc::new(runtime.config.clone()),
+        )),
         tokens: runtime.tokens.clone(),
         metrics: runtime.metrics.clone(),
         streams: Arc::new(Semaphore::new(STREAMS)),

@@ -29,7 +29,7 @@ use crate::jobs::{self, Tools};
 use crate::mover::Movers;
 use crate::operations::doctor::Examinations;
 use crate::operations::groups;
-use crate::recurring::Recurring;
+use crate::recurring::{self, Recurring, Sender, StoredSchedules};
 
 /// A manager, started or not. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -40,6 +40,7 @@ pub struct Manager {
     movers: Movers,
     schedule: JobScheduler,
     recurring: Vec<Recurring>,
+    stored_schedules: StoredSchedules,
     garbage_jobs: GarbageJobs,
     examinations: Arc<Examinations>,
     shutdown: Shutdown,
@@ -63,6 +64,7 @@ impl Manager {
             wakes: Arc::default(),
             draining: shutdown.draining().clone(),
         };
+        let sender = Sender::new(broker, metrics, spans, config);
         Self {
             movers: Movers {
                 broker: broker.clone(),
@@ -76,7 +78,11 @@ impl Manager {
                 assignments: assignments.clone(),
                 changed: Arc::default(),
             },
-            recurring: Recurring::of_topics(broker, metrics, spans, &assignments, config),
+            recurring: Recurring::of_topics(&sender, &assignments, config),
+            stored_schedules: StoredSchedules {
+                sender,
+                changed: Arc::default(),
+            },
             assignments,
             examinations: tools.examinations.clone(),
             broker: broker.clone(),
@@ -152,6 +158,7 @@ impl Manager {
             assignments: self.assignments.clone(),
             schedule: self.schedule.clone(),
             garbage_jobs_changed: self.garbage_jobs.changed.clone(),
+            stored_schedules: self.stored_schedules.clone(),
             examinations: self.examinations.clone(),
             config: self.config.clone(),
             bodies: BodyLimits::new(self.config.http.body_timeout),
@@ -171,7 +178,7 @@ impl Manager {
         for handle in topics.keys().filter_map(|topic| self.broker.known(topic)) {
             groups::warn_unconfigured(&self.broker, &handle).await;
         }
-        Ok(())
+        recurring::take_over(&self.broker, &self.config).await
     }
 
     /// Starts the movers, the jobs and the recurring messages, which run until the shutdown begins.
@@ -195,6 +202,11 @@ impl Manager {
         supervisor.spawn("garbage_jobs", Policy::restart(), move |heartbeat| {
             let (garbage_jobs, shutdown) = (garbage_jobs.clone(), shutdown.clone());
             async move { garbage_jobs.keep(heartbeat, &shutdown).await }
+        });
+        let (schedules, shutdown) = (self.stored_schedules.clone(), self.shutdown.clone());
+        supervisor.spawn("recurring", Policy::restart(), move |heartbeat| {
+            let (schedules, shutdown) = (schedules.clone(), shutdown.clone());
+            async move { schedules.keep(heartbeat, &shutdown).await }
         });
         let assignments = self.assignments.clone();
         let fill = move |report: &mut WorkerReport| report.shards = assignments.now().by_topic();

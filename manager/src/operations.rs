@@ -20,6 +20,7 @@ pub(crate) mod newest_counts;
 pub(crate) mod parked_keys;
 pub(crate) mod rates;
 pub(crate) mod round_step;
+pub(crate) mod schedules;
 pub(crate) mod snapshot;
 pub(crate) mod topics;
 pub(crate) mod workers;

@@ -6,6 +6,7 @@ use crate::faults::is_record;
 use crate::plan::{SCHEDULE, TICKS, Topic};
 use crate::settings::NAMESPACE;
 use crate::world::World;
+use lisa_tests::relay::OF_SCHEDULES;
 use redis::cmd;
 
 /// The number of keys that always exist, and of those that grow with each shard that a topic ever had.
@@ -68,7 +69,6 @@ pub(crate) async fn leftovers(world: &World) -> Result<(), String> {
                 "topics",
                 "topics:version",
                 "managers",
-                "schedules",
                 "snapshot",
                 "workers",
                 "audit",
@@ -78,6 +78,7 @@ pub(crate) async fn leftovers(world: &World) -> Result<(), String> {
                 "token_key",
             ]
             .contains(&what)
+                || OF_SCHEDULES.contains(&what)
         } else if key.starts_with(&ticks) {
             is_bounded(world, &key, what).await?
         } else {

@@ -21,6 +21,7 @@ mod operators;
 mod readers;
 mod recurring;
 mod run;
+mod schedules;
 mod served;
 mod snapshot;
 mod supervised;

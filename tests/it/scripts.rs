@@ -50,6 +50,7 @@ mod repair;
 mod replace;
 mod requeue;
 mod reschedule;
+mod schedules;
 mod send;
 mod settle;
 mod stage;

@@ -22,6 +22,16 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
+/// The keys of the registry that are about schedules. They are no messages.
+pub const OF_SCHEDULES: [&str; 6] = [
+    "schedules",
+    "schedule_definitions",
+    "schedule_names",
+    "schedule_faults",
+    "paused_schedules",
+    "fires",
+];
+
 /// The virtual time at which every relay begins, ms.
 pub const START: u64 = 1_700_000_000_000;
 /// The consumer that [`Relay::read`] reads as.
@@ -447,18 +457,19 @@ impl Relay {
                     stream.entries.is_empty()
                         && stream.groups.values().all(|g| g.pending.is_empty())
                 }
-                _ => matches!(
-                    what,
-                    "conf"
-                        | "stats"
-                        | "tomb"
-                        | "into"
-                        | "observed"
-                        | "topics"
-                        | "managers"
-                        | "schedules"
-                        | "snapshot"
-                ),
+                _ => {
+                    matches!(
+                        what,
+                        "conf"
+                            | "stats"
+                            | "tomb"
+                            | "into"
+                            | "observed"
+                            | "topics"
+                            | "managers"
+                            | "snapshot"
+                    ) || OF_SCHEDULES.contains(&what)
+                }
             };
             assert!(allowed, "{key} is left:\n{snapshot}");
         }

@@ -7,6 +7,7 @@ use axum::extract::{Path, State as With};
 use lisa_core::fields;
 use lisa_service::http::{Problem, Query, TopicPath};
 
+use super::schedules::schedules;
 use super::{Api, invalid};
 use crate::operations::forecast::{self, ForecastView, InvalidPeriod, Period};
 
@@ -29,7 +30,7 @@ impl PeriodQuery {
     }
 }
 
-/// Forecasts how many messages of all topics become due in each step from now on, and the next times of this manager's
+/// Forecasts how many messages of all topics become due in each step from now on, and the next times of
 /// schedules. It counts the topics with the most messages, on up to 64 shards.
 #[utoipa::path(get, operation_id = "get_forecast", path = "/v1/forecast", tag = "stats", params(PeriodQuery),
     responses((status = 200, description = "Counts by step, in total and for each topic", body = ForecastView), (status = 422, description = "invalid")))]
@@ -38,7 +39,7 @@ pub(super) async fn all(
     Query(query): Query<PeriodQuery>,
 ) -> Result<Json<ForecastView>, Problem> {
     let period = query.period()?;
-    let view = forecast::forecast(&api.broker, None, period, None, &api.config.schedules).await;
+    let view = forecast::forecast(&api.broker, None, period, None, schedules(&api)).await;
     view.map(Json).map_err(Problem::from)
 }
 
@@ -53,6 +54,6 @@ pub(super) async fn of_topic(
 ) -> Result<Json<ForecastView>, Problem> {
     let period = query.period()?;
     let topic = Some(api.topic(&path.topic).await?);
-    let view = forecast::forecast(&api.broker, topic, period, None, &api.config.schedules).await;
+    let view = forecast::forecast(&api.broker, topic, period, None, schedules(&api)).await;
     view.map(Json).map_err(Problem::from)
 }

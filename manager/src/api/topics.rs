@@ -6,8 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State as With};
-use axum::http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use lisa_core::broker::{
     BrokerError, Declare, KeyCursor, Removal, StoredMessage, TimeRange, TopicHandle, TopicStats,
 };
@@ -27,6 +26,7 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
 
+use super::precondition::{self, Tag};
 use super::{Api, invalid, wrong_group};
 use crate::operations::audit;
 use crate::operations::choose_group;
@@ -121,11 +121,8 @@ pub(super) async fn show(
     Ok((tag(&topic), Json(view)))
 }
 
-/// The header with the epoch of a topic.
-type Tag = [(HeaderName, String); 1];
-
 fn tag(topic: &TopicHandle) -> Tag {
-    [(ETAG, format!("\"{}\"", topic.epoch()))]
+    precondition::tag(topic.epoch())
 }
 
 /// The settings of a topic to create or change. All are optional.
@@ -165,7 +162,7 @@ pub(super) async fn put(
         .topic
         .parse()
         .map_err(|error| invalid("topic", &error))?;
-    let mode = condition(&headers)?;
+    let mode = precondition::of_put(&headers)?.map_or(Declare::Update, Declare::UpdateAt);
     let body = read_limited(body, MAX_SETTINGS, &api.bodies).await?;
     let before = match api.broker.newest(&name).await {
         Ok(topic) if topic.removal().is_some() => {
@@ -223,7 +220,7 @@ pub(super) async fn remove(
     Query(query): Query<RemovalQuery>,
     headers: HeaderMap,
 ) -> Result<(StatusCode, Json<TopicRemoval>), Problem> {
-    let epoch = epoch(&headers)?;
+    let epoch = precondition::if_match(&headers)?;
     let topic = api.topic(&path.topic).await?;
     let action = api.action(topics::REMOVE).topic(topic.name());
     let (broker, config) = (&api.broker, &api.config);
@@ -260,35 +257,6 @@ fn read_settings(
         return Err(invalid("shards", &why));
     }
     Ok(settings)
-}
-
-/// Reads the precondition of a request.
-fn condition(headers: &HeaderMap) -> Result<Declare, Problem> {
-    let none = headers.get(IF_NONE_MATCH).map(HeaderValue::as_bytes);
-    match (epoch(headers)?, none) {
-        (None, None) => Ok(Declare::Update),
-        (None, Some(b"*")) => Ok(Declare::UpdateAt(0)),
-        (None, Some(_)) => Err(invalid("If-None-Match", &"expected *")),
-        (Some(epoch), None) => Ok(Declare::UpdateAt(epoch)),
-        (Some(_), Some(_)) => Err(invalid(
-            "If-Match",
-            &"cannot be combined with If-None-Match",
-        )),
-    }
-}
-
-/// Reads the epoch at which a topic must be, from `If-Match`.
-fn epoch(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
-    let Some(tag) = headers.get(IF_MATCH) else {
-        return Ok(None);
-    };
-    let number = tag.to_str().ok();
-    let number = number.and_then(|tag| tag.strip_prefix('"')?.strip_suffix('"'));
-    number
-        .filter(|number| number.starts_with(|digit| matches!(digit, '1'..='9')))
-        .and_then(|number| number.parse().ok())
-        .map(Some)
-        .ok_or_else(|| invalid("If-Match", &"expected the ETag of a topic, such as \"3\""))
 }
 
 fields! {

@@ -99,6 +99,20 @@ impl Client {
         }
     }
 
+    /// Requires the managers' configuration of a command line that works on Redis: it decides about what it declares.
+    ///
+    /// # Errors
+    /// The command line has no configuration file.
+    pub(crate) fn require_managers_file(&self) -> Result<(), CliError> {
+        if let Some(loaded) = self.configuration()
+            && loaded.file.is_none()
+        {
+            let why = "pass --url, or --config with the managers' configuration: it has topic_defaults, and decides about what it declares";
+            return Err(CliError::Usage(why.to_owned()));
+        }
+        Ok(())
+    }
+
     /// Creates a request for the scope `read`. `path` is below `/v1`.
     pub(crate) fn get(&self, path: &[&str]) -> Call<'_> {
         self.call(Method::GET, path, Scope::Read)
@@ -227,7 +241,9 @@ impl Call<'_> {
             }
             return Err(CliError::Refused(refusal));
         }
-        let answer = serde_json::from_slice(&body).map_err(|error| {
+        // A response without content is `()`.
+        let body: &[u8] = if body.is_empty() { b"null" } else { &body };
+        let answer = serde_json::from_slice(body).map_err(|error| {
             let from = match &client.0 {
                 Transport::Remote(remote) => {
                     let url = &remote.url;

@@ -11,6 +11,7 @@ pub(crate) mod healthcheck;
 pub(crate) mod history;
 pub(crate) mod jobs;
 pub(crate) mod reshard;
+pub(crate) mod schedules;
 pub(crate) mod size;
 pub(crate) mod stats;
 pub(crate) mod tail;
@@ -29,7 +30,7 @@ use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::{GarbageReason, State};
 use lisa_core::time::millis;
 use lisa_core::topic::{Group, Topic};
-use lisa_service::cli::{Output, Rows, escape_lines, prompt, remark};
+use lisa_service::cli::{Output, Rows, escape_lines, prompt};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -45,7 +46,6 @@ use crate::operations::groups::GroupPaused;
 use crate::operations::messages::MessagePage;
 use crate::operations::parked_keys::KeyList;
 use crate::operations::topics::{Missing, TopicPaused};
-use crate::recurring::ScheduleList;
 
 /// The ids of messages in one request. A body has a maximum size.
 const IDS_AT_A_TIME: usize = 1000;
@@ -121,43 +121,6 @@ fn complete(missing: &Missing) -> Result<(), CliError> {
         [] => Ok(()),
         missing => Err(CliError::Failed(missing.join("\n"))),
     }
-}
-
-/// Prints the configured schedules.
-pub(crate) async fn schedules(client: &Client, output: &Output) -> Result<(), CliError> {
-    if let Some(loaded) = client.configuration()
-        && loaded.config.schedules.is_empty()
-    {
-        match &loaded.file {
-            Some(file) => remark(format_args!(
-                "{} has no schedules: use the managers' configuration file",
-                file.display()
-            )),
-            None => remark(format_args!(
-                "no schedules configured: name the managers' configuration file with --config"
-            )),
-        }
-    }
-    let list: ScheduleList = client.get(&["schedules"]).answer().await?;
-    let mut table = Rows::new([
-        "SCHEDULE",
-        "TOPIC",
-        "CRON",
-        "TIME ZONE",
-        "SENT UNTIL",
-        "NEXT",
-    ]);
-    for schedule in &list.schedules {
-        table.add_row([
-            schedule.schedule.as_str(),
-            schedule.topic.as_str(),
-            &schedule.cron,
-            &schedule.time_zone,
-            schedule.sent_until.as_deref().unwrap_or_default(),
-            schedule.next.as_deref().unwrap_or_default(),
-        ]);
-    }
-    Ok(output.list(&list, Some("schedules"), &table)?)
 }
 
 /// Prints a page of messages of a state, or of an ordering key.

@@ -42,6 +42,16 @@ impl CliError {
         }
     }
 
+    /// Turns a refusal of fields that were given as `KEY=VALUE` into wrong usage. Its detail names them.
+    pub(crate) fn about_settings(self) -> Self {
+        match self {
+            Self::Refused(refusal) if refusal.code() == "invalid" => {
+                Self::Usage(refusal.detail().to_owned())
+            }
+            other => other,
+        }
+    }
+
     /// Returns the exit code of the process: that of a [`StartError`], 1 for a failure, 2 for wrong usage.
     #[must_use]
     pub fn exit_code(&self) -> u8 {

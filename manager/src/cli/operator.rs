@@ -2,7 +2,8 @@
 
 use clap::Subcommand;
 use lisa_core::broker::Removal;
-use lisa_core::topic::{Group, Topic};
+use lisa_core::time::UnixMs;
+use lisa_core::topic::{Group, ScheduleName, Topic};
 use lisa_service::cli::{Format, Output};
 
 use super::args::{
@@ -11,8 +12,8 @@ use super::args::{
 };
 use super::client::Client;
 use super::commands;
-use super::commands::topics::Setting;
 use super::error::CliError;
+use super::setting::Setting;
 use crate::operations::garbage;
 
 /// A verb that asks a manager, or the same routes in this process.
@@ -69,10 +70,10 @@ pub(crate) enum OperatorVerb {
     Doctor(DoctorArgs),
     /// List the running managers and the consumers of each group
     Workers,
-    /// List the configured schedules (recurring messages): the time up to which each has sent, and its next time
+    /// List schedules (recurring messages), show, create, change, remove, pause or run one
     Schedules {
         #[command(subcommand)]
-        verb: Option<ListVerb>,
+        verb: Option<SchedulesVerb>,
     },
     /// Print messages that become ready and failed attempts of a topic, one line of JSON each, until interrupted
     ///
@@ -89,13 +90,6 @@ pub(crate) enum OperatorVerb {
     Pause(PauseArgs),
     /// Resume a paused topic or group
     Resume(PauseArgs),
-}
-
-/// The verb of a command that only lists.
-#[derive(Clone, Copy, Debug, Subcommand)]
-pub(crate) enum ListVerb {
-    /// List them; this is the default
-    List,
 }
 
 #[derive(Debug, Subcommand)]
@@ -145,6 +139,74 @@ pub(crate) enum TopicsVerb {
     },
     /// Change the number of shards of a topic while it is in use, and wait until managers have migrated its messages
     Reshard(ReshardArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SchedulesVerb {
+    /// List the schedules: the time up to which each has sent, its next time, and what it missed; this is the default
+    List {
+        /// List only schedules whose names start with this
+        #[arg(long)]
+        prefix: Option<ScheduleName>,
+    },
+    /// Show a schedule with its definition and its next times
+    Show {
+        /// Schedule
+        schedule: ScheduleName,
+    },
+    /// Create a schedule
+    ///
+    /// It begins now. Pass --url, or the configuration of the managers with --config
+    Create {
+        /// Schedule
+        schedule: ScheduleName,
+        /// Fields, named as under schedules.NAME in the configuration, such as topic=reports "cron=0 0 3 * * *" payload={}
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        settings: Vec<Setting>,
+    },
+    /// Change fields of a schedule, and keep the others
+    ///
+    /// If its times change, it begins again now. Pass --url, or the configuration of the managers with --config
+    Change {
+        /// Schedule
+        schedule: ScheduleName,
+        /// Fields to replace, such as catch_up=6h. An empty value restores the default
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        settings: Vec<Setting>,
+    },
+    /// Remove a schedule that was created by call
+    Remove {
+        /// Schedule
+        schedule: ScheduleName,
+    },
+    /// Pause a schedule
+    Pause {
+        /// Schedule
+        schedule: ScheduleName,
+    },
+    /// Resume a paused schedule, from now on: the times that have passed meanwhile are not sent for
+    Resume {
+        /// Schedule
+        schedule: ScheduleName,
+    },
+    /// Send a message of a schedule now
+    Run {
+        /// Schedule
+        schedule: ScheduleName,
+    },
+    /// Send a message for each time of a schedule in a period of the past, unless there was one
+    ///
+    /// Can be repeated within the dedup window of the topic
+    Backfill {
+        /// Schedule
+        schedule: ScheduleName,
+        /// First time, RFC 3339
+        #[arg(long)]
+        from: UnixMs,
+        /// End of the period, exclusive [default: now]
+        #[arg(long)]
+        to: Option<UnixMs>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -212,7 +274,6 @@ impl OperatorVerb {
             | Self::History(_)
             | Self::Keys(_)
             | Self::Workers
-            | Self::Schedules { .. }
             | Self::Audit(_)
             | Self::Messages(MessagesVerb::List(_))
             | Self::Garbage(
@@ -220,6 +281,7 @@ impl OperatorVerb {
             )
             | Self::Groups(GroupsVerb::List { .. }) => true,
             Self::Topics { verb } => matches!(verb, None | Some(TopicsVerb::List { .. })),
+            Self::Schedules { verb } => matches!(verb, None | Some(SchedulesVerb::List { .. })),
             _ => false,
         }
     }
@@ -298,7 +360,10 @@ impl OperatorVerb {
             },
             Self::Doctor(args) => commands::doctor::examine(client, args, output).await,
             Self::Workers => commands::workers::workers(client, output).await,
-            Self::Schedules { .. } => commands::schedules(client, output).await,
+            Self::Schedules { verb } => {
+                let verb = verb.unwrap_or(SchedulesVerb::List { prefix: None });
+                verb.run(client, output).await
+            }
             Self::Tail(_) if output.format == Format::Csv => {
                 let why = "tail prints lines of JSON, no other format";
                 Err(CliError::Usage(why.to_owned()))
@@ -307,6 +372,29 @@ impl OperatorVerb {
             Self::Audit(args) => commands::audit::audit(client, &args, output).await,
             Self::Pause(args) => commands::pause(client, "pause", &args, output).await,
             Self::Resume(args) => commands::pause(client, "resume", &args, output).await,
+        }
+    }
+}
+
+impl SchedulesVerb {
+    async fn run(self, client: &Client, output: &Output) -> Result<(), CliError> {
+        use commands::schedules;
+        match self {
+            Self::List { prefix } => schedules::list(client, prefix.as_ref(), output).await,
+            Self::Show { schedule } => schedules::show(client, &schedule, output).await,
+            Self::Create { schedule, settings } => {
+                schedules::create(client, &schedule, settings, output).await
+            }
+            Self::Change { schedule, settings } => {
+                schedules::change(client, &schedule, settings, output).await
+            }
+            Self::Remove { schedule } => schedules::remove(client, &schedule, output).await,
+            Self::Pause { schedule } => schedules::pause(client, &schedule, true, output).await,
+            Self::Resume { schedule } => schedules::pause(client, &schedule, false, output).await,
+            Self::Run { schedule } => schedules::run(client, &schedule, output).await,
+            Self::Backfill { schedule, from, to } => {
+                schedules::backfill(client, &schedule, from, to, output).await
+            }
         }
     }
 }

@@ -18,6 +18,7 @@ use super::parts::{
 };
 use super::text::{counted, grouped, messages, part, span, visible};
 use crate::operations::forecast::{ForecastView, NextTime, Peak, Period, forecast};
+use crate::operations::schedules::Schedules;
 
 /// The periods to choose from: label and seconds.
 const PERIODS: [(&str, u64); 4] = [
@@ -54,7 +55,10 @@ pub(super) async fn show(
     let zone = &context.zone;
     let key = (name.clone(), *seconds, zone.to_string());
     let cached = dashboard.0.forecasts.of(key);
-    let schedules = &dashboard.0.parts.config.schedules;
+    let schedules = Schedules {
+        broker: dashboard.broker(),
+        config: &dashboard.0.parts.config,
+    };
     let read = async || forecast(dashboard.broker(), topic, period, Some(zone), schedules).await;
     let reading = cached.get(&dashboard.0.queries, read).await;
     let at = |seconds: u64| match &name {

@@ -8,18 +8,20 @@ use super::Dashboard;
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{command, empty, relative_text};
 use super::text::visible;
-use crate::recurring;
+use crate::operations::schedules::Schedules;
+
+/// The most schedules on a page.
+const SHOWN: usize = 1000;
 
 pub(super) async fn show(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
 ) -> Result<Page, Failure> {
-    let list = dashboard
-        .read(recurring::view(
-            dashboard.broker(),
-            &dashboard.0.parts.config.schedules,
-        ))
-        .await?;
+    let schedules = Schedules {
+        broker: dashboard.broker(),
+        config: &dashboard.0.parts.config,
+    };
+    let list = dashboard.read(schedules.list("", None, SHOWN)).await?;
     let time = |at: &Option<String>| html! { @match at { Some(at) => (relative_text(at, context.now)), None => { span.zero { "–" } } } };
     let body = html! { div #schedules data-live {
         @if list.schedules.is_empty() {

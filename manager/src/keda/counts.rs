@@ -1,18 +1,19 @@
 //! The counts of topics, each shared by the calls of a second.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lisa_core::broker::{Broker, TopicHandle};
 use lisa_core::sync::Mutex as SyncMutex;
-use lisa_core::topic::{ScheduleName, Topic};
+use lisa_core::topic::Topic;
+use lisa_service::config::Config;
 use lisa_service::http::{Problem, Reads};
-use lisa_service::recurring::RecurringMessage;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::operations::demand::TopicDemand;
+use crate::operations::schedules::Schedules;
 
 /// The time for which a count is used.
 const FRESH: Duration = Duration::from_secs(1);
@@ -22,7 +23,7 @@ const MANY: usize = 256;
 /// The newest counts, by topic and by the time in which messages become due.
 pub(super) struct Counts {
     broker: Broker,
-    schedules: BTreeMap<ScheduleName, RecurringMessage>,
+    config: Arc<Config>,
     reads: Reads,
     newest: SyncMutex<HashMap<(Topic, Duration), Arc<Newest>>>,
 }
@@ -40,13 +41,10 @@ impl Newest {
 }
 
 impl Counts {
-    pub(super) fn new(
-        broker: &Broker,
-        schedules: &BTreeMap<ScheduleName, RecurringMessage>,
-    ) -> Self {
+    pub(super) fn new(broker: &Broker, config: Arc<Config>) -> Self {
         Self {
             broker: broker.clone(),
-            schedules: schedules.clone(),
+            config,
             reads: Reads::of_statistics(),
             newest: SyncMutex::default(),
         }
@@ -89,7 +87,11 @@ impl Counts {
             return Ok(demand.clone());
         }
         let at = Instant::now();
-        let count = TopicDemand::count(&self.broker, topic, within, &self.schedules);
+        let schedules = Schedules {
+            broker: &self.broker,
+            config: &self.config,
+        };
+        let count = TopicDemand::count(schedules, topic, within);
         let demand = Arc::new(self.reads.run(count).await??);
         *newest = Some((at, demand.clone()));
         Ok(demand)

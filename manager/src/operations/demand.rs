@@ -1,15 +1,14 @@
 //! Counts the messages for which a group needs consumers: those that it has now, and those that it will have when a consumer that
 //! is started now is ready.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lisa_core::broker::{Broker, BrokerError, Forecast, GroupStats, Retirement, TopicHandle};
+use lisa_core::broker::{BrokerError, Forecast, GroupStats, Retirement, TopicHandle};
 use lisa_core::time::{MILLISECOND, millis};
-use lisa_core::topic::{Group, Rate, ScheduleName};
-use lisa_service::recurring::RecurringMessage;
+use lisa_core::topic::{Group, Rate};
 
 use super::forecast::next_times;
+use super::schedules::Schedules;
 use crate::recurring::AHEAD;
 
 /// The counts of a topic from which the demand of each of its groups follows.
@@ -31,17 +30,18 @@ impl TopicDemand {
     /// # Errors
     /// [`BrokerError`].
     pub(crate) async fn count(
-        broker: &Broker,
+        schedules: Schedules<'_>,
         topic: &TopicHandle,
         within: Duration,
-        schedules: &BTreeMap<ScheduleName, RecurringMessage>,
     ) -> Result<Self, BrokerError> {
+        let broker = schedules.broker;
         let stats = broker.stats(topic).await?;
         let now = broker.now();
         // A message is due at its due time, not only after it.
         let until = now.plus(within + MILLISECOND);
         let due = broker.forecast(topic, &[until]).await?;
-        let of_topic = schedules
+        let (upcoming, _) = schedules.upcoming(until).await?;
+        let of_topic = upcoming
             .iter()
             .filter(|(_, schedule)| schedule.topic == *topic.name());
         let (recurring, _) = next_times(of_topic, now.plus(AHEAD), until);

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::round_step::round_step;
+use super::schedules::Schedules;
 use super::topics::DamagedTopic;
 
 /// The number of steps, if up to [`FEW_SHARDS`] shards are counted.
@@ -129,8 +130,7 @@ pub(crate) struct ForecastView {
     /// The topics that cannot be counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) damaged: Vec<DamagedTopic>,
-    /// The next times of the schedules of this manager's configuration, in order: up to 50 of a schedule, and 200 together.
-    /// Their messages are sent 5 s ahead, so they are not among those that wait.
+    /// The next times of the schedules, in order: up to 50 of a schedule, and 200 together. Their messages are sent 5 s ahead, so they are not among those that wait.
     pub(crate) recurring: Vec<NextTime>,
     /// True if there are more times of schedules in the period.
     pub(crate) has_more_recurring: bool,
@@ -268,7 +268,7 @@ pub(crate) async fn forecast(
     topic: Option<Arc<TopicHandle>>,
     period: Period,
     zone: Option<&TimeZone>,
-    schedules: &BTreeMap<ScheduleName, RecurringMessage>,
+    schedules: Schedules<'_>,
 ) -> Result<ForecastView, BrokerError> {
     let only = topic.as_ref().map(|topic| topic.name().clone());
     let (topics, others, other_messages) = match topic {
@@ -340,10 +340,13 @@ pub(crate) async fn forecast(
     let steps = boundaries.windows(2).zip(view.total.in_steps());
     let steps = steps.map(|(ends, due)| (due, Reverse(ends[0]), ends[1]));
     view.peak = peak(broker, &topics, steps.collect(), most, zone).await;
-    let of_topic = schedules
+    let (upcoming, are_more) = schedules.upcoming(until).await?;
+    let of_topic = upcoming
         .iter()
         .filter(|(_, schedule)| only.as_ref().is_none_or(|only| schedule.topic == *only));
-    (view.recurring, view.has_more_recurring) = next_times(of_topic, now, until);
+    let (recurring, has_more) = next_times(of_topic, now, until);
+    view.recurring = recurring;
+    view.has_more_recurring = has_more || are_more;
     Ok(view)
 }
 

@@ -80,6 +80,7 @@ pub use registry::Alive;
 pub use removal::ShardRemoval;
 pub use reshard::Resharded;
 pub use reshard::migrate::{Migration, MigrationStep};
+pub use schedules::{MAX_DEFINITION, MAX_SCHEDULES, ScheduleFaults, StoredSchedule};
 pub use shards::{AllShards, unless_gone};
 pub use snapshot::{CountedTopic, Counts, Snapshot};
 pub use stats::{GroupStats, TopicStats};
@@ -93,8 +94,9 @@ pub use workers::{
 pub use crate::state::{Settlement, Verdict};
 
 pub use crate::scripts::{
-    Cleaned, Fault, Fired, Forgotten, Holder, JobChange, Moved, ParkedKey, Removal, Removed,
-    Retired, Retirement,
+    Cleaned, Fault, Fired, FiredOf, Forgotten, Holder, JobChange, MissedTimes, Moved, ParkedKey,
+    Progress, Removal, Removed, Retired, Retirement, SchedulePut, ScheduleRemoved, TakenFire,
+    TakenFires,
 };
 
 use redis::{Cmd, Value};

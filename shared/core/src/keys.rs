@@ -173,6 +173,16 @@ keys! {
         managers,
         /// The times up to which schedules have fired.
         schedules,
+        /// The definitions of the schedules that were created by call.
+        schedule_definitions,
+        /// Their names in order.
+        schedule_names,
+        /// The times at which managers take them.
+        fires,
+        /// The schedules that are paused.
+        paused_schedules,
+        /// The times that schedules missed, and the errors of their last sends.
+        schedule_faults,
         /// The key that signs the tokens of pulled deliveries.
         token_key,
         /// The newest counts of each topic.

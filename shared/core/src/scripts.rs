@@ -12,6 +12,7 @@ mod maintenance;
 mod registry;
 mod removal;
 mod reshard;
+mod schedules;
 pub(crate) mod table;
 
 use std::fmt::Display;
@@ -60,7 +61,6 @@ pub(crate) use registry::change_garbage_job::ChangeGarbageJob;
 pub(crate) use registry::declare::{Declare, DeclareMode, DeclareReply, Declared};
 pub(crate) use registry::heartbeat::Heartbeat;
 pub(crate) use registry::note_counts::NoteCounts;
-pub(crate) use registry::note_fires::NoteFires;
 pub(crate) use registry::note_total::NoteTotal;
 pub(crate) use registry::register::Register;
 pub(crate) use removal::remove_shard::RemoveShard;
@@ -75,6 +75,11 @@ pub(crate) use reshard::merge_counters::MergeCounters;
 pub(crate) use reshard::migrate_in::MigrateIn;
 pub(crate) use reshard::migrate_out::{Bundle, MigrateOut, MigratingBatch};
 pub(crate) use reshard::redirect::Redirect;
+pub(crate) use schedules::note_fires::NoteFires;
+pub(crate) use schedules::pause_schedule::PauseSchedule;
+pub(crate) use schedules::put_schedule::PutSchedule;
+pub(crate) use schedules::remove_schedule::RemoveSchedule;
+pub(crate) use schedules::take_fires::TakeFires;
 
 pub use doctor::examine::Fault;
 pub use groups::parked_keys::{Holder, ParkedKey};
@@ -84,7 +89,10 @@ pub use hot::move_due::Moved;
 pub use maintenance::clean::Cleaned;
 pub use maintenance::forget::Forgotten;
 pub use registry::change_garbage_job::JobChange;
-pub use registry::note_fires::Fired;
+pub use schedules::note_fires::{Fired, FiredOf, MissedTimes, Progress};
+pub use schedules::put_schedule::SchedulePut;
+pub use schedules::remove_schedule::ScheduleRemoved;
+pub use schedules::take_fires::{TakenFire, TakenFires};
 
 /// The name of a key, and the function that finds it among the keys of a scope.
 pub(crate) type KeyOf<P> = (

@@ -2,6 +2,7 @@
 //!
 //! Only validates them. `zone` computes when they fire. The manager's job scheduler uses the same parser.
 
+mod surprises;
 mod zone;
 
 use std::fmt;
@@ -27,8 +28,19 @@ const FIELDS: [(&str, &str); 6] = [
 ];
 
 /// A valid cron expression: second, minute, hour, day of month, month, day of week. It fires repeatedly.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cron(String);
+#[derive(Clone, Debug)]
+pub struct Cron {
+    text: String,
+    parsed: croner::Cron,
+}
+
+impl PartialEq for Cron {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Cron {}
 
 /// The reason why a text is not a cron expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,7 +83,7 @@ pub enum InvalidCron {
 impl Cron {
     /// Returns the expression, with one space between fields.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 
@@ -98,7 +110,10 @@ impl FromStr for Cron {
                 weekday: shorten(weekday),
             });
         }
-        Ok(Self(fields.join(" ")))
+        Ok(Self {
+            text: fields.join(" "),
+            parsed: cron,
+        })
     }
 }
 
@@ -144,7 +159,7 @@ fn has_date(cron: &croner::Cron) -> bool {
 
 impl fmt::Display for Cron {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 

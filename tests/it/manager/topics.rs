@@ -196,14 +196,14 @@ async fn a_wrong_request_says_what_is_wrong_and_changes_nothing() {
             ("If-Match", "1"),
             json!({}),
             422,
-            "If-Match: expected the ETag",
+            "If-Match: expected an ETag",
         ),
         (
             "new",
             ("If-Match", "\"+1\""),
             json!({}),
             422,
-            "If-Match: expected the ETag",
+            "If-Match: expected an ETag",
         ),
         (
             "new",
@@ -304,7 +304,7 @@ async fn the_command_line_creates_topics_and_changes_single_settings() {
             (
                 &["topics", "change", topic, "ttl"],
                 2,
-                "expected a setting and its value",
+                "expected a key and its value",
             ),
         ] {
             let failed = run(arguments).await;
@@ -361,7 +361,7 @@ async fn a_topic_is_removed_on_purpose_only_and_can_be_created_again() {
         lisa_tests::http::reply(request).await
     };
     for (tag, status, text) in [
-        ("1", 422, "expected the ETag of a topic"),
+        ("1", 422, "expected an ETag"),
         (
             "\"7\"",
             412,

@@ -49,8 +49,10 @@ enum Scene {
     MigrateOut,
     /// It removes another topic.
     Remove,
-    /// It catches up on a missed time of a schedule.
+    /// It catches up on a missed time of a schedule of its file.
     Recur,
+    /// It catches up on a missed time of a schedule that was created by call.
+    Take,
     /// An operator's verb reshards a topic.
     Reshard,
     /// A consumer handles messages.
@@ -76,7 +78,7 @@ use Scene::*;
 
 /// The points at which processes are killed: the scene, the call, and the sides of it that are also tested in a short
 /// run. The others need `LISA_TEST_LONG=1`.
-const TABLE: [(Scene, &str, &[Side]); 50] = [
+const TABLE: [(Scene, &str, &[Side]); 53] = [
     (MigrateOut, "drop_keys", &[]),
     (MigrateOut, "mark_retired", &[]),
     (MigrateOut, "finish_reshard", &[]),
@@ -116,6 +118,9 @@ const TABLE: [(Scene, &str, &[Side]); 50] = [
     (Dropped, "remove_group", &[]),
     (Recur, "note_fires", &[]),
     (Recur, "send_plain", &[Behind]),
+    (Take, "take_fires", &[Behind]),
+    (Take, "send_plain", &[]),
+    (Take, "note_fires", &[]),
     (Handle, "XREADGROUP", &[Behind]),
     (Handle, "HMGET", &[]),
     (Handle, "ack_plain", &[Behind]),
@@ -130,7 +135,7 @@ const TABLE: [(Scene, &str, &[Side]); 50] = [
 ];
 
 /// The operations that no process calls by itself: they serve operators, and Rust handlers that subscribe to garbage.
-const NOT_BY_ITSELF: [&str; 14] = [
+const NOT_BY_ITSELF: [&str; 17] = [
     "change_garbage_job",
     "enable_garbage_hook",
     "examine",
@@ -139,7 +144,10 @@ const NOT_BY_ITSELF: [&str; 14] = [
     "page",
     "parked_keys",
     "pause",
+    "pause_schedule",
+    "put_schedule",
     "recount",
+    "remove_schedule",
     "repair",
     "requeue",
     "retire",
@@ -204,7 +212,7 @@ fn every_script_that_a_process_calls_by_itself_is_in_the_table() {
 async fn run(cell: Cell<'_>, scene: Scene, call: &'static str, side: Side) {
     match scene {
         Send | Batch | Keyed | Cancel | Reschedule => producer::run(cell, scene, call, side).await,
-        Start | Relay | Parked | Ghost | Garbage | Dropped | MigrateOut | Remove | Recur => {
+        Start | Relay | Parked | Ghost | Garbage | Dropped | MigrateOut | Remove | Recur | Take => {
             manager::run(cell, scene, call, side).await;
         }
         Reshard => manager::reshard(cell, call, side).await,

@@ -1,6 +1,6 @@
 //! note_fires: notes the time up to which schedules have fired.
 
-use lisa_core::broker::Fired;
+use lisa_core::broker::{Fired, FiredOf, MissedTimes, Progress, SchedulePut};
 use lisa_core::time::UnixMs;
 use lisa_core::topic::ScheduleName;
 use lisa_tests::Relay;
@@ -9,12 +9,11 @@ use lisa_tests::Relay;
 async fn note(relay: &Relay, schedule: &str, until: u64, rule: &str) -> Option<u64> {
     let schedule: ScheduleName = schedule.parse().unwrap();
     let fired = Fired {
-        schedule: &schedule,
         until: Some(UnixMs::new(until)).filter(|at| at.get() > 0),
-        rule,
+        ..Fired::ask(&schedule, FiredOf::Rule(rule))
     };
     let noted = relay.broker().note_fires(&[fired]).await.unwrap();
-    noted[0].map(UnixMs::get)
+    noted[0].done.map(UnixMs::get)
 }
 
 async fn stored(relay: &Relay) -> String {
@@ -72,16 +71,141 @@ async fn several_schedules_are_noted_at_once_and_nonsense_is_no_note() {
     let names: Vec<ScheduleName> = ["a", "b", "c"].map(|name| name.parse().unwrap()).into();
     let fires = |until: Option<u64>| {
         let fired = |schedule| Fired {
-            schedule,
             until: until.map(UnixMs::new),
-            rule: "r",
+            ..Fired::ask(schedule, FiredOf::Rule("r"))
         };
         names.iter().map(fired).collect::<Vec<_>>()
     };
+    let done = |noted: Vec<Progress>| -> Vec<Option<u64>> {
+        let done = noted.iter().map(|noted| noted.done.map(UnixMs::get));
+        done.collect()
+    };
     let asked = relay.broker().note_fires(&fires(None)).await.unwrap();
-    assert_eq!(asked, [None, None, Some(UnixMs::new(5))]);
+    assert_eq!(done(asked), [None, None, Some(5)]);
     let noted = relay.broker().note_fires(&fires(Some(4))).await.unwrap();
-    assert_eq!(noted, [4, 4, 5].map(|at| Some(UnixMs::new(at))));
+    assert_eq!(done(noted), [4, 4, 5].map(Some));
     assert_eq!(relay.broker().note_fires(&[]).await.unwrap(), []);
+    relay.assert_drained().await;
+}
+
+/// Reads what went wrong with a schedule.
+async fn faults(relay: &Relay, schedule: &ScheduleName) -> (MissedTimes, Option<String>) {
+    let names = std::slice::from_ref(schedule);
+    let read = relay.broker().read_schedules(names).await.unwrap();
+    let faults = read[0].faults.clone();
+    (faults.missed, faults.error.map(|(_, error)| error))
+}
+
+#[tokio::test]
+async fn missed_times_add_up_once_each_and_an_error_is_forgotten_after_a_success() {
+    let relay = Relay::start("note_fires").await;
+    let name: ScheduleName = "a".parse().unwrap();
+    let note = async |until: Option<u64>, count, newest, error: &str| {
+        let fired = Fired {
+            until: until.map(UnixMs::new),
+            missed: MissedTimes {
+                count,
+                newest: UnixMs::new(newest),
+            },
+            error: error.to_owned(),
+            ..Fired::ask(&name, FiredOf::Rule("r"))
+        };
+        relay.broker().note_fires(&[fired]).await.unwrap();
+        let (missed, error) = faults(&relay, &name).await;
+        (missed.count, missed.newest.get(), error)
+    };
+    assert_eq!(note(Some(1000), 0, 0, "").await, (0, 0, None));
+    assert!(
+        relay
+            .snapshot()
+            .await
+            .get("v1:{registry}:schedule_faults")
+            .is_none()
+    );
+    assert_eq!(note(Some(5000), 3, 4000, "").await, (3, 4000, None));
+    // Another manager notes the same.
+    assert_eq!(note(Some(5000), 3, 4000, "").await, (3, 4000, None));
+    let failed = Some("topic t is full".to_owned());
+    assert_eq!(
+        note(None, 0, 0, "topic t is full").await,
+        (3, 4000, failed.clone())
+    );
+    assert_eq!(note(None, 0, 0, "").await, (3, 4000, failed));
+    assert_eq!(note(Some(6000), 0, 0, "").await, (3, 4000, None));
+    // A message that the topic refuses is a missed time and an error.
+    let refused = Some("too large".to_owned());
+    assert_eq!(
+        note(Some(7000), 1, 7000, "too large").await,
+        (4, 7000, refused)
+    );
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn an_error_without_a_missed_time_leaves_nothing_after_a_success() {
+    let relay = Relay::start("note_fires").await;
+    let name: ScheduleName = "a".parse().unwrap();
+    for (until, error) in [(None, "no"), (Some(UnixMs::new(5)), "")] {
+        let fired = Fired {
+            until,
+            error: error.to_owned(),
+            ..Fired::ask(&name, FiredOf::Rule("r"))
+        };
+        relay.broker().note_fires(&[fired]).await.unwrap();
+        let has_faults = relay
+            .snapshot()
+            .await
+            .get("v1:{registry}:schedule_faults")
+            .is_some();
+        assert_eq!(has_faults, until.is_none());
+    }
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn what_was_sent_by_an_old_definition_is_not_noted() {
+    let relay = Relay::start("note_fires").await;
+    let broker = relay.broker();
+    let name: ScheduleName = "a".parse().unwrap();
+    let put = async |definition| match broker.put_schedule(&name, definition, "r", None).await {
+        Ok(SchedulePut::Put { version, .. }) => version,
+        other => panic!("{other:?}"),
+    };
+    let old = put("{}").await;
+    let new = put("{ }").await;
+    let before = broker
+        .read_schedules(std::slice::from_ref(&name))
+        .await
+        .unwrap();
+    let later = UnixMs::new(before[0].done.unwrap().get() + 1000);
+    let note = async |version| {
+        let fired = Fired {
+            until: Some(later),
+            error: "no".to_owned(),
+            take: Some(UnixMs::new(7)),
+            ..Fired::ask(&name, FiredOf::Version(version))
+        };
+        broker.note_fires(&[fired]).await.unwrap()[0].done
+    };
+    assert_eq!(note(old).await, None);
+    let same = broker
+        .read_schedules(std::slice::from_ref(&name))
+        .await
+        .unwrap();
+    assert_eq!(same, before);
+    assert_eq!(note(new).await, Some(later));
+    let after = broker
+        .read_schedules(std::slice::from_ref(&name))
+        .await
+        .unwrap();
+    assert_eq!(
+        (after[0].done, after[0].version, &*after[0].rule),
+        (Some(later), new, "r")
+    );
+    let next = broker.next_schedules(UnixMs::new(7), 10).await.unwrap();
+    assert_eq!(next, std::slice::from_ref(&name));
+    // One that was removed does not come back.
+    broker.remove_schedule(&name, None).await.unwrap();
+    assert_eq!(note(new).await, None);
     relay.assert_drained().await;
 }

@@ -1,11 +1,10 @@
 //! `topics`: lists topics, creates one, changes settings of one, and removes one.
 
 use std::io::{self, IsTerminal as _};
-use std::str::FromStr;
 use std::time::Duration;
 
 use lisa_core::broker::Removal;
-use lisa_core::fields::{Description, Value as _};
+use lisa_core::fields::Description;
 use lisa_core::time::format_duration;
 use lisa_core::topic::{Group, Topic, TopicSettings};
 use lisa_service::cli::{Output, Rows, prompt};
@@ -18,69 +17,12 @@ use tokio::time::{Instant, sleep};
 use super::{be_sure, counted, print};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
+use crate::cli::setting::{Setting, set_all};
 use crate::operations::topics::{TopicEntry, TopicList, TopicRemoval};
 
 /// The time to wait for a removal that nothing holds up, and the pause between two looks.
 const GONE_WITHIN: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-
-/// A setting on the command line, such as `retry.base=5s`.
-#[derive(Clone, Debug)]
-pub(crate) struct Setting {
-    key: String,
-    value: Value,
-}
-
-impl FromStr for Setting {
-    type Err = &'static str;
-
-    /// Reads a value as JSON, else as text: `3` is a number and `1m` a text. A list is JSON, or texts separated by commas; a list of
-    /// one in a table must be JSON. An empty value is `null`.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (key, value) = text
-            .split_once('=')
-            .filter(|(key, _)| !key.is_empty())
-            .ok_or("expected a setting and its value, such as lease=1m")?;
-        let value = match value {
-            "" => Value::Null,
-            json if json.starts_with(['[', '{']) => json_or_text(json),
-            list if is_list(key) || list.contains(',') => list.split(',').collect(),
-            value => json_or_text(value),
-        };
-        let key = key.to_owned();
-        Ok(Self { key, value })
-    }
-}
-
-fn json_or_text(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|_| text.into())
-}
-
-fn is_list(key: &str) -> bool {
-    let fields = Description::all::<TopicSettings>();
-    let mut fields = fields.iter().filter(|field| field.name == key);
-    fields.any(|field| field.kind == Vec::<Group>::KIND)
-}
-
-impl Setting {
-    /// Replaces this setting.
-    fn set(self, settings: &mut Map<String, Value>) {
-        let mut keys: Vec<&str> = self.key.split('.').collect();
-        let last = keys.pop().unwrap_or_default();
-        let mut table = settings;
-        for key in keys {
-            let below = table.entry(key).or_insert(Value::Null);
-            if !below.is_object() {
-                *below = Map::new().into();
-            }
-            let Value::Object(below) = below else {
-                unreachable!("made an object");
-            };
-            table = below;
-        }
-        table.insert(last.to_owned(), self.value);
-    }
-}
 
 /// Prints the registered topics whose names begin with `prefix`.
 pub(crate) async fn list(
@@ -169,7 +111,7 @@ pub(crate) async fn remove(
     yes: bool,
     output: &Output,
 ) -> Result<(), CliError> {
-    require_managers_file(client)?;
+    client.require_managers_file()?;
     if how == Some(Removal::Force) && !yes {
         confirm(topic)?;
     }
@@ -218,40 +160,19 @@ fn confirm(topic: &Topic) -> Result<(), CliError> {
 async fn put(
     client: &Client,
     topic: &Topic,
-    mut settings: Map<String, Value>,
+    settings: Map<String, Value>,
     changes: Vec<Setting>,
     condition: &'static str,
     value: &str,
 ) -> Result<(StatusCode, TopicEntry), CliError> {
-    require_managers_file(client)?;
-    for change in changes {
-        // Another kind of policy has other keys.
-        if change.key == "retry.kind" {
-            settings.remove("retry");
-        }
-        change.set(&mut settings);
-    }
+    client.require_managers_file()?;
+    let settings = set_all(settings, changes, &Description::all::<TopicSettings>());
     let call = client.call(Method::PUT, &["topics", topic.as_str()], Scope::Operate);
     let call = call.header(condition, Some(value));
-    let answer = call.json(&settings.into()).answer_with_status().await;
-    answer.map_err(|error| match error {
-        // The detail names settings, which are not options.
-        CliError::Refused(refusal) if refusal.code() == "invalid" => {
-            CliError::Usage(refusal.detail().to_owned())
-        }
-        other => other,
-    })
-}
-
-/// Requires the managers' configuration of a command line that works on Redis.
-fn require_managers_file(client: &Client) -> Result<(), CliError> {
-    if let Some(loaded) = client.configuration()
-        && loaded.file.is_none()
-    {
-        let why = "pass --url, or --config with the managers' configuration: it has topic_defaults, and decides about its topics";
-        return Err(CliError::Usage(why.to_owned()));
-    }
-    Ok(())
+    call.json(&settings.into())
+        .answer_with_status()
+        .await
+        .map_err(CliError::about_settings)
 }
 
 fn report(topic: &TopicEntry, what: &str, output: &Output) -> Result<(), CliError> {

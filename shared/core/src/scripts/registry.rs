@@ -1,9 +1,8 @@
-//! Topics, managers and schedules of a namespace.
+//! Topics, managers and garbage jobs of a namespace.
 
 pub(super) mod change_garbage_job;
 pub(super) mod declare;
 pub(super) mod heartbeat;
 pub(super) mod note_counts;
-pub(super) mod note_fires;
 pub(super) mod note_total;
 pub(super) mod register;

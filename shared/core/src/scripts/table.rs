@@ -26,7 +26,6 @@ macro_rules! scripts {
                 Declare = "registry/declare" for producer manager consumer operator;
                 Heartbeat = "registry/heartbeat" for manager;
                 NoteCounts = "registry/note_counts" for manager;
-                NoteFires = "registry/note_fires" for manager;
                 NoteTotal = "registry/note_total" for manager;
                 Register = "registry/register" for producer manager consumer operator;
                 RemoveTopic = "removal/remove_topic" for manager operator;
@@ -36,6 +35,11 @@ macro_rules! scripts {
                 MarkRetired = "reshard/mark_retired" for manager operator;
                 MergeCounters = "reshard/merge_counters" for manager;
                 Redirect = "reshard/redirect" for producer manager consumer operator;
+                NoteFires = "schedules/note_fires" for manager operator;
+                PauseSchedule = "schedules/pause_schedule" for manager operator;
+                PutSchedule = "schedules/put_schedule" for manager operator;
+                RemoveSchedule = "schedules/remove_schedule" for manager operator;
+                TakeFires = "schedules/take_fires" for manager;
             }
             general {
                 Ack = "hot/ack" for consumer;

@@ -12,7 +12,7 @@ use super::layers::{Secrets, SinkSecrets};
 use super::merged::{from_json, kind, present};
 use super::problem::{HIDDEN, Path, Problem};
 use super::show::Setting;
-use lisa_core::fields::{Description, Field, Fields, Limits, Reader, Value, refusal};
+use lisa_core::fields::{Description, Field, Fields, Limits, Reader, TableReader, Value, refusal};
 use lisa_core::misspelling;
 
 pub(super) const DEFAULT: &str = "default";
@@ -296,12 +296,7 @@ impl<'a> Table<'a> {
         key: &'static str,
         meaning: &'static str,
     ) -> Vec<(String, T)> {
-        self.describe(|| Description {
-            kind: "table of strings",
-            default: Some(Json::Object(serde_json::Map::new())),
-            schema: json!({ "type": "object", "additionalProperties": { "type": "string" } }),
-            ..Description::optional::<String>(key, meaning)
-        });
+        self.describe(|| Description::text_table(key, meaning));
         let table = self.open(key);
         let (place, values) = table.layers.first().cloned().unwrap_or_default();
         let mut texts = Vec::new();
@@ -506,6 +501,27 @@ impl Reader for Table<'_> {
     fn problem(&mut self, name: &'static str, value: Json, message: String) {
         let problem = self.about(name, message, &value.to_string());
         self.findings.add(problem);
+    }
+}
+
+impl TableReader for Table<'_> {
+    fn required_field<T: Value>(&mut self, name: &'static str, meaning: &'static str) -> Option<T> {
+        self.required(name, meaning)
+    }
+
+    fn table_if_any<F: Fields>(&mut self, name: &'static str) -> Option<F> {
+        let mut table = self.optional_table(name)?;
+        let read = F::read_fields(&mut table);
+        table.finish();
+        Some(read)
+    }
+
+    fn text_table(&mut self, name: &'static str, meaning: &'static str) -> Vec<(String, String)> {
+        self.texts(name, meaning)
+    }
+
+    fn entry_problem(&mut self, table: &'static str, name: &str, message: String) {
+        self.reject(&format!("{table}.{name}"), message);
     }
 }
 

@@ -10,7 +10,7 @@ use croner::JobType;
 use jiff::Timestamp;
 use jiff::tz::TimeZone as Zone;
 
-use super::{Cron, parser};
+use super::Cron;
 use lisa_core::time::UnixMs;
 
 /// A time zone of the IANA database, like `UTC` or `Europe/Berlin`. Its rules come from the host; if the host has none, from
@@ -52,7 +52,7 @@ impl TimeZone {
     }
 
     /// Returns the offset from UTC in ms, positive if the zone's clocks are ahead.
-    fn offset(&self, at: UnixMs) -> i64 {
+    pub(super) fn offset(&self, at: UnixMs) -> i64 {
         i64::from(self.0.to_offset(Timestamp::from(at)).seconds()) * 1000
     }
 
@@ -63,6 +63,19 @@ impl TimeZone {
             .map(|change| UnixMs::from(change.timestamp()))
             .take_while(|at| *at <= until)
             .find(|at| self.offset(*at) != offset)
+    }
+
+    /// Returns the instants after `from`, and before `until`, at which the offset changes, with the offsets before and after.
+    pub(super) fn changes(
+        &self,
+        from: UnixMs,
+        until: UnixMs,
+    ) -> impl Iterator<Item = (UnixMs, i64, i64)> {
+        let changes = self.0.following(Timestamp::from(from));
+        changes
+            .map(|change| UnixMs::from(change.timestamp()))
+            .take_while(move |at| *at < until)
+            .map(|at| (at, self.offset(just_before(at)), self.offset(at)))
     }
 
     /// Returns the end of the times that clocks show for the second time, if an instant is among them.
@@ -97,14 +110,24 @@ impl fmt::Display for TimeZone {
 }
 
 impl Cron {
+    /// Returns whether the hour, the minute and the second are fixed.
+    pub(super) fn is_once_a_day(&self) -> bool {
+        self.parsed.determine_job_type() == JobType::FixedTime
+    }
+
+    /// Returns the first time after `after` on clocks that are always `offset` ms ahead of UTC.
+    pub(super) fn next_at(&self, after: UnixMs, offset: i64) -> Option<UnixMs> {
+        next_at(&self.parsed, after, offset)
+    }
+
     /// Returns the first time after `after`, a whole second; `None` at the end of the calendar.
     ///
     /// An expression with a fixed hour, minute and second fires once a day even when clocks change. If its time is skipped,
     /// it fires at the end of the gap; if its time occurs twice, it fires the first time. Any other expression fires
     /// whenever clocks show its time. Both hold for any `after`, also among times that occur twice.
     pub fn next(&self, zone: &TimeZone, after: UnixMs) -> Option<UnixMs> {
-        let cron = parser().parse(self.as_str()).ok()?;
-        let once_a_day = cron.determine_job_type() == JobType::FixedTime;
+        let cron = &self.parsed;
+        let once_a_day = self.is_once_a_day();
         // Where times occur twice, such an expression has fired before they are repeated.
         let begin = |at| {
             let end = once_a_day.then(|| zone.end_of_repeat(at)).flatten();
@@ -113,7 +136,7 @@ impl Cron {
         let mut from = begin(after).unwrap_or(after);
         let mut offset = zone.offset(from);
         loop {
-            let next = next_at(&cron, from, offset)?;
+            let next = next_at(cron, from, offset)?;
             let Some(change) = zone.change(offset, from, next) else {
                 return Some(next);
             };
@@ -145,7 +168,7 @@ impl Cron {
     }
 }
 
-fn just_before(at: UnixMs) -> UnixMs {
+pub(super) fn just_before(at: UnixMs) -> UnixMs {
     UnixMs::new(at.get().saturating_sub(1))
 }
 

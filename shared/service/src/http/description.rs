@@ -26,12 +26,10 @@ use utoipa::{IntoParams, PartialSchema, ToSchema};
 use super::auth::TokenSet;
 use super::problem::{Problem, ProblemCode};
 
-/// The pattern of a topic, and of the beginning of one.
-const TOPIC: &str = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$";
 /// The patterns of parameters, by name.
 const PATTERNS: [(&str, &str); 9] = [
-    ("topic", TOPIC),
-    ("prefix", TOPIC),
+    ("topic", "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"),
+    ("schedule", "^[a-z0-9][a-z0-9_-]{0,46}$"),
     ("group", "^[a-z0-9][a-z0-9_-]{0,63}$"),
     ("id", "^[A-Za-z0-9_:-]{1,64}$"),
     ("token", "^[A-Za-z0-9_-]+$"),
@@ -59,6 +57,14 @@ pub struct GroupPath {
     pub group: String,
 }
 
+/// A schedule in the path of a request.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct SchedulePath {
+    /// The schedule
+    pub schedule: String,
+}
+
 /// A message of a topic in the path of a request.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
@@ -79,13 +85,16 @@ const TAGS: [(&str, &str); 11] = [
         "deliveries",
         "Pulls messages, and settles or extends deliveries",
     ),
-    ("topics", "Shows, pauses and resumes topics"),
+    ("topics", "Creates, shows, pauses and removes topics"),
     ("groups", "Pauses, resumes and removes groups of a topic"),
     ("garbage", "Requeues and purges garbage (dead letters)"),
     ("stats", "Counts messages"),
     ("doctor", "Examines and repairs topics"),
     ("jobs", "Shows and runs the periodic jobs of a manager"),
-    ("schedules", "Shows recurring messages"),
+    (
+        "schedules",
+        "Creates, shows, pauses and removes schedules (recurring messages)",
+    ),
     ("workers", "Shows managers and consumers"),
     ("audit", "Shows the actions of operators"),
 ];
@@ -366,7 +375,7 @@ fn members(of: Option<&mut Value>) -> impl Iterator<Item = (&String, &mut Value)
 #[cfg(test)]
 mod tests {
     use lisa_core::message::MessageId;
-    use lisa_core::topic::{Group, Topic};
+    use lisa_core::topic::{Group, ScheduleName, Topic};
     use utoipa::OpenApi as _;
 
     use super::super::auth::{Scope, Token};
@@ -412,18 +421,19 @@ mod tests {
         let description = complete(&Routes::openapi(), &TokenSet::default());
         let send = &description["paths"]["/{topic}"]["post"];
         let topic = &send["parameters"][0];
-        assert_eq!(
-            (&topic["name"], &topic["schema"]["pattern"]),
-            (&json!("topic"), &json!(TOPIC))
-        );
+        assert_eq!(topic["name"], "topic");
         let rule = |error: &dyn std::fmt::Display| error.to_string();
         for (name, said) in [
             ("topic", rule(&"?".parse::<Topic>().unwrap_err())),
             ("group", rule(&"?".parse::<Group>().unwrap_err())),
+            ("schedule", rule(&"?".parse::<ScheduleName>().unwrap_err())),
             ("id", rule(&"?".parse::<MessageId>().unwrap_err())),
         ] {
             let (_, pattern) = PATTERNS.iter().find(|(of, _)| *of == name).unwrap();
             assert!(said.ends_with(pattern.trim_matches(['^', '$'])), "{said}");
+            if name == "topic" {
+                assert_eq!(topic["schema"]["pattern"], *pattern);
+            }
         }
     }
 }

@@ -27,13 +27,7 @@ pub fn read_fields_over<F: Fields>(
     body: &[u8],
     defaults: &Map<String, Value>,
 ) -> Result<F, Problem> {
-    let given: Map<String, Value> = match body.trim_ascii().is_empty() {
-        true => Map::new(),
-        false => object(body, FEW.max(body.len() / 16)).map_err(|error| {
-            let detail = format!("body is not valid: {error}");
-            Problem::new(ProblemCode::Invalid, detail).error("body", error.to_string())
-        })?,
-    };
+    let given = read_object(body)?;
     let mut reader = JsonReader::new(&given).null_is_missing().over(defaults);
     let fields = F::read_fields(&mut reader);
     let problems = reader.finish();
@@ -41,6 +35,20 @@ pub fn read_fields_over<F: Fields>(
         true => Ok(fields),
         false => Err(problems.into()),
     }
+}
+
+/// Reads a body that is a JSON object. It may be empty. A long one may have one value for every 16 bytes.
+///
+/// # Errors
+/// It is no such object.
+pub fn read_object(body: &[u8]) -> Result<Map<String, Value>, Problem> {
+    if body.trim_ascii().is_empty() {
+        return Ok(Map::new());
+    }
+    object(body, FEW.max(body.len() / 16)).map_err(|error| {
+        let detail = format!("body is not valid: {error}");
+        Problem::new(ProblemCode::Invalid, detail).error("body", error.to_string())
+    })
 }
 
 /// The query of a request, as declared fields.

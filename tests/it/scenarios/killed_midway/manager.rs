@@ -4,7 +4,7 @@ use super::calls::Side;
 use super::cell::{Cell, TOPIC};
 use super::{COUNT, SHARD, SHARDS, Scene};
 use crate::faults::role;
-use Scene::{Dropped, Garbage, Ghost, MigrateOut, Parked, Recur, Relay, Remove, Start};
+use Scene::{Dropped, Garbage, Ghost, MigrateOut, Parked, Recur, Relay, Remove, Start, Take};
 use std::time::Duration;
 
 use lisa_core::broker::{Broker, Declare, Removal, Retirement, Verdict};
@@ -22,10 +22,11 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
         }
         Dropped => cell.groups = &["default", "other"],
         Recur => cell.miss().await,
+        Take => cell.miss_stored().await,
         _ => {}
     }
     let config = cell.config();
-    let at_start = matches!(scene, Start | Recur);
+    let at_start = matches!(scene, Start | Recur | Take);
     if at_start {
         cell.calls.hold(call, side);
     }
@@ -37,7 +38,7 @@ pub(super) async fn run(mut cell: Cell<'_>, scene: Scene, call: &'static str, si
     let broker = &sender.broker;
     let mut consumer = None;
     match scene {
-        Start | Recur => {}
+        Start | Recur | Take => {}
         Relay | Parked => {
             consumer = Some(cell.consumer(&config).await);
             cell.calls.hold(call, side);

@@ -1,0 +1,294 @@
+//! `schedules`: lists schedules (recurring messages), shows, creates, changes, removes, pauses and runs one.
+
+use lisa_core::fields::{Describer, Description};
+use lisa_core::time::UnixMs;
+use lisa_core::topic::ScheduleName;
+use lisa_service::cli::{Output, Rows, remark};
+use lisa_service::http::auth::Scope;
+use lisa_service::recurring::RecurringMessage;
+use reqwest::{Method, StatusCode};
+use serde_json::{Map, Value, json};
+
+use super::{counted, print};
+use crate::cli::client::Client;
+use crate::cli::error::CliError;
+use crate::cli::setting::{Setting, set_all};
+use crate::operations::schedules::{
+    Backfilled, ScheduleDetails, ScheduleList, SchedulePaused, ScheduleRun, ScheduleView,
+};
+
+/// The schedules of one request.
+const AT_A_TIME: usize = 1000;
+
+/// Prints the schedules whose names begin with `prefix`.
+pub(crate) async fn list(
+    client: &Client,
+    prefix: Option<&ScheduleName>,
+    output: &Output,
+) -> Result<(), CliError> {
+    let mut all = ScheduleList::default();
+    let mut cursor = None;
+    loop {
+        let page = client.get(&["schedules"]).query("limit", Some(AT_A_TIME));
+        let page = page.query("prefix", prefix).query("cursor", cursor);
+        let page: ScheduleList = page.answer().await?;
+        all.schedules.extend(page.schedules);
+        all.damaged.extend(page.damaged);
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    if let Some(loaded) = client.configuration()
+        && all.schedules.is_empty()
+        && loaded.file.is_none()
+    {
+        remark(format_args!(
+            "no schedules: name the managers' configuration file with --config to list those that it declares"
+        ));
+    }
+    let mut table = Rows::new([
+        "SCHEDULE",
+        "STATE",
+        "TOPIC",
+        "CRON",
+        "TIME ZONE",
+        "SENT UNTIL",
+        "NEXT",
+        "MISSED",
+    ])
+    .numbers(["MISSED"])
+    .marks(["STATE"]);
+    for schedule in &all.schedules {
+        table.add_row([
+            schedule.schedule.as_str(),
+            state(schedule),
+            schedule.topic.as_str(),
+            &schedule.cron,
+            &schedule.time_zone,
+            schedule.sent_until.as_deref().unwrap_or_default(),
+            schedule.next.as_deref().unwrap_or_default(),
+            &schedule.missed.to_string(),
+        ]);
+    }
+    output.list(&all, Some("schedules"), &table)?;
+    let damaged = all.damaged.iter();
+    let damaged = damaged.map(|one| format!("schedule {}: {}", one.schedule, one.error));
+    match &damaged.collect::<Vec<_>>()[..] {
+        [] => Ok(()),
+        damaged => Err(CliError::Failed(damaged.join("\n"))),
+    }
+}
+
+fn state(schedule: &ScheduleView) -> &'static str {
+    match (&schedule.paused_since, &schedule.error) {
+        (Some(_), _) => "paused",
+        (None, Some(_)) => "failing",
+        (None, None) => "",
+    }
+}
+
+/// Prints a schedule with its definition and its next times.
+pub(crate) async fn show(
+    client: &Client,
+    name: &ScheduleName,
+    output: &Output,
+) -> Result<(), CliError> {
+    let details = read(client, name).await?;
+    if !output.is_table() {
+        return Ok(output.object(&details)?);
+    }
+    let view = &details.view;
+    let mut lines = Vec::new();
+    let mut line = |name: &str, value: &str| lines.push(format!("{name:<12} {value}"));
+    for (field, value) in &details.definition {
+        line(field, &lisa_core::fields::plain(value));
+    }
+    let declared = match view.declared_in_file {
+        true => "by the managers' configuration",
+        false => "by call",
+    };
+    line("declared", declared);
+    let optional = [
+        ("paused since", &view.paused_since),
+        ("sent until", &view.sent_until),
+    ];
+    for (field, value) in optional {
+        line(field, value.as_deref().unwrap_or("–"));
+    }
+    if let Some(newest) = &view.newest_missed {
+        line("missed", &format!("{}, the newest {newest}", view.missed));
+    }
+    if let Some((error, at)) = view.error.as_ref().zip(view.error_at.as_ref()) {
+        line("error", &format!("{error} ({at})"));
+    }
+    line("next times", &details.next_times.join(", "));
+    print(&lines.join("\n"))?;
+    warn(&details);
+    Ok(())
+}
+
+/// Creates a schedule.
+pub(crate) async fn create(
+    client: &Client,
+    name: &ScheduleName,
+    settings: Vec<Setting>,
+    output: &Output,
+) -> Result<(), CliError> {
+    let definition = set_all(Map::new(), settings, &fields());
+    let (status, created) = put(client, name, definition, "If-None-Match", "*").await?;
+    let what = match status {
+        StatusCode::CREATED => "created",
+        _ => "already exists with this definition",
+    };
+    report(&created, what, output)
+}
+
+/// Changes fields of a schedule. Fails if the schedule changes meanwhile.
+pub(crate) async fn change(
+    client: &Client,
+    name: &ScheduleName,
+    settings: Vec<Setting>,
+    output: &Output,
+) -> Result<(), CliError> {
+    let before = read(client, name).await?;
+    let definition = set_all(before.definition, settings, &fields());
+    let tag = format!("\"{}\"", before.version.max(1));
+    let (_, changed) = put(client, name, definition, "If-Match", &tag).await?;
+    let what = match changed.version == before.version {
+        true => "already has this definition",
+        false => "changed",
+    };
+    report(&changed, what, output)
+}
+
+/// Removes a schedule.
+pub(crate) async fn remove(
+    client: &Client,
+    name: &ScheduleName,
+    output: &Output,
+) -> Result<(), CliError> {
+    client.require_managers_file()?;
+    let path = ["schedules", name.as_str()];
+    let call = client.call(Method::DELETE, &path, Scope::Operate);
+    call.answer::<()>().await?;
+    if !output.is_table() {
+        return Ok(output.object(&json!({ "schedule": name, "removed": true }))?);
+    }
+    print(&format!("{name} is removed"))
+}
+
+/// Pauses or resumes a schedule.
+pub(crate) async fn pause(
+    client: &Client,
+    name: &ScheduleName,
+    paused: bool,
+    output: &Output,
+) -> Result<(), CliError> {
+    let verb = if paused { "pause" } else { "resume" };
+    let call = client.post(&["schedules", name.as_str(), verb]);
+    let done: SchedulePaused = call.answer().await?;
+    if !output.is_table() {
+        return Ok(output.object(&done)?);
+    }
+    let already = if done.changed { "" } else { " already" };
+    let state = if paused { "paused" } else { "not paused" };
+    print(&format!("{name} is{already} {state}"))
+}
+
+/// Sends a message of a schedule now.
+pub(crate) async fn run(
+    client: &Client,
+    name: &ScheduleName,
+    output: &Output,
+) -> Result<(), CliError> {
+    let call = client.post(&["schedules", name.as_str(), "run"]);
+    let run: ScheduleRun = call.answer().await?;
+    if !output.is_table() {
+        return Ok(output.object(&run)?);
+    }
+    let what = match run.sent {
+        true => "sent",
+        false => "was sent within this second already:",
+    };
+    print(&format!("{what} {} to {}", run.id, run.topic))
+}
+
+/// Sends for the times of a schedule in a period of the past.
+pub(crate) async fn backfill(
+    client: &Client,
+    name: &ScheduleName,
+    from: UnixMs,
+    to: Option<UnixMs>,
+    output: &Output,
+) -> Result<(), CliError> {
+    let mut from = Some(from.to_string());
+    let to = to.map(|to| to.to_string());
+    let mut all: Option<Backfilled> = None;
+    while let Some(begin) = from {
+        let call = client.post(&["schedules", name.as_str(), "backfill"]);
+        let call = call.json(&json!({ "from": begin, "to": to }));
+        let done: Backfilled = call.answer().await?;
+        from = done.next.clone();
+        let before = all
+            .as_ref()
+            .map_or((0, 0), |all| (all.sent, all.duplicates));
+        all = Some(Backfilled {
+            sent: before.0 + done.sent,
+            duplicates: before.1 + done.duplicates,
+            ..done
+        });
+    }
+    let Some(all) = all else { return Ok(()) };
+    if !output.is_table() {
+        return Ok(output.object(&all)?);
+    }
+    let (sent, known) = (counted(all.sent, "message"), all.duplicates);
+    print(&format!(
+        "{sent} sent to {}, {known} already there",
+        all.topic
+    ))
+}
+
+async fn read(client: &Client, name: &ScheduleName) -> Result<ScheduleDetails, CliError> {
+    client.get(&["schedules", name.as_str()]).answer().await
+}
+
+async fn put(
+    client: &Client,
+    name: &ScheduleName,
+    definition: Map<String, Value>,
+    condition: &'static str,
+    value: &str,
+) -> Result<(StatusCode, ScheduleDetails), CliError> {
+    client.require_managers_file()?;
+    let call = client.call(Method::PUT, &["schedules", name.as_str()], Scope::Operate);
+    let call = call.header(condition, Some(value));
+    call.json(&definition.into())
+        .answer_with_status()
+        .await
+        .map_err(CliError::about_settings)
+}
+
+/// Describes the fields of a definition.
+fn fields() -> Vec<Description> {
+    let mut described = Describer::default();
+    RecurringMessage::read(&mut described);
+    described.fields
+}
+
+fn report(schedule: &ScheduleDetails, what: &str, output: &Output) -> Result<(), CliError> {
+    if !output.is_table() {
+        return Ok(output.object(schedule)?);
+    }
+    let next = schedule.next_times.first().map_or("never", String::as_str);
+    print(&format!("{} {what}; next: {next}", schedule.view.schedule))?;
+    warn(schedule);
+    Ok(())
+}
+
+fn warn(schedule: &ScheduleDetails) {
+    for surprise in &schedule.surprises {
+        remark(format_args!("note: {surprise}"));
+    }
+}

@@ -1,0 +1,499 @@
+//! Schedules (recurring messages): lists, creates, changes, removes, pauses and resumes them, and sends for their times, for HTTP, the
+//! command line and the dashboard.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter::successors;
+
+use futures_util::{StreamExt, stream};
+use lisa_core::broker::{
+    Broker, BrokerError, MAX_DEFINITION, MAX_SCHEDULES, SchedulePut, ScheduleRemoved,
+    StoredSchedule,
+};
+use lisa_core::message::MessageId;
+use lisa_core::time::UnixMs;
+use lisa_core::topic::{ScheduleName, Topic};
+use lisa_producer::http::problem;
+use lisa_producer::{Receipt, SendOutcome};
+use lisa_service::config::Config;
+use lisa_service::http::{Problem, ProblemCode};
+use lisa_service::recurring::RecurringMessage;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
+use utoipa::ToSchema;
+
+use super::audit::{self, Action};
+use crate::recurring::{SENDS_AT_A_TIME, Sender};
+
+/// The number of next times that are shown of one schedule.
+const SHOWN_TIMES: usize = 5;
+/// The most messages that one call sends.
+const SENT_AT_MOST: usize = 1000;
+/// The most schedules whose next times are computed for a forecast.
+const FORECAST: usize = 1000;
+
+/// The schedules of a relay: those that were created by call, and those that a configuration declares.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedules<'a> {
+    pub(crate) broker: &'a Broker,
+    /// The configuration of this process.
+    pub(crate) config: &'a Config,
+}
+
+/// A page of schedules, by name.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ScheduleList {
+    pub(crate) schedules: Vec<ScheduleView>,
+    /// The cursor of the next page; null at the end.
+    pub(crate) next: Option<String>,
+    /// The schedules whose definition cannot be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) damaged: Vec<DamagedSchedule>,
+}
+
+/// A schedule whose definition cannot be read, and the reason.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct DamagedSchedule {
+    pub(crate) schedule: ScheduleName,
+    pub(crate) error: String,
+}
+
+/// A schedule and its progress.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ScheduleView {
+    /// The name of the schedule.
+    pub(crate) schedule: ScheduleName,
+    /// The topic that it sends to.
+    pub(crate) topic: Topic,
+    /// The cron expression.
+    pub(crate) cron: String,
+    /// The time zone of `cron`.
+    pub(crate) time_zone: String,
+    /// True if the configuration of this manager declares it. Only an edit of that file changes or removes it.
+    pub(crate) declared_in_file: bool,
+    /// The time at which it was paused, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) paused_since: Option<String>,
+    /// The newest of its times for which a message was sent, possibly ahead of that time.
+    pub(crate) sent_until: Option<String>,
+    /// The next time after now; absent if it is paused.
+    pub(crate) next: Option<String>,
+    /// The number of its times for which no message was sent, because no manager was available or a topic refused it.
+    #[serde(default)]
+    pub(crate) missed: u64,
+    /// The newest of those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) newest_missed: Option<String>,
+    /// The error of its last send, if that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+    /// The time of that error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error_at: Option<String>,
+}
+
+/// A schedule with its definition.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ScheduleDetails {
+    #[serde(flatten)]
+    pub(crate) view: ScheduleView,
+    /// A number that grows with each change of the schedule, also if it is removed and created again; 0 if a file declares it.
+    pub(crate) version: u64,
+    /// The fields of its definition.
+    pub(crate) definition: Map<String, Json>,
+    /// Its next five times, whether it is paused or not.
+    pub(crate) next_times: Vec<String>,
+    /// Surprises for its author: days that some months do not have, and clock changes that skip or repeat a time.
+    pub(crate) surprises: Vec<String>,
+}
+
+/// A schedule that was paused or resumed.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct SchedulePaused {
+    pub(crate) schedule: ScheduleName,
+    pub(crate) paused: bool,
+    /// False if it was in that state already.
+    pub(crate) changed: bool,
+}
+
+/// The message that a run of a schedule has sent.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ScheduleRun {
+    pub(crate) schedule: ScheduleName,
+    pub(crate) topic: Topic,
+    /// The id of the message.
+    pub(crate) id: MessageId,
+    /// False if there was a message of this second already.
+    pub(crate) sent: bool,
+}
+
+/// The messages that a backfill has sent.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Backfilled {
+    pub(crate) schedule: ScheduleName,
+    pub(crate) topic: Topic,
+    /// The number of messages that were sent.
+    pub(crate) sent: u64,
+    /// The number of times for which there was a message already.
+    pub(crate) duplicates: u64,
+    /// The first time that is not sent for yet, because a call sends at most 1,000 messages; null at the end.
+    pub(crate) next: Option<String>,
+}
+
+impl ScheduleView {
+    fn new(
+        stored: &StoredSchedule,
+        schedule: &RecurringMessage,
+        declared_in_file: bool,
+        now: UnixMs,
+    ) -> Self {
+        let next = schedule.cron.next(&schedule.time_zone, now);
+        let faults = &stored.faults;
+        let missed = Some(faults.missed.newest).filter(|_| faults.missed.count > 0);
+        let (error_at, error) = faults.error.clone().unzip();
+        let text = |at: UnixMs| at.to_string();
+        Self {
+            schedule: stored.name.clone(),
+            topic: schedule.topic.clone(),
+            cron: schedule.cron.to_string(),
+            time_zone: schedule.time_zone.to_string(),
+            declared_in_file,
+            paused_since: stored.paused.map(text),
+            // A new schedule begins at a moment that is none of its times, and one of another rule begins again.
+            sent_until: stored
+                .done
+                .filter(|at| stored.rule == schedule.rule() && schedule.has(*at))
+                .map(text),
+            next: next.filter(|_| stored.paused.is_none()).map(text),
+            missed: faults.missed.count,
+            newest_missed: missed.map(text),
+            error,
+            error_at: error_at.map(text),
+        }
+    }
+}
+
+impl Schedules<'_> {
+    /// Lists schedules by name: up to `limit` of those that begin with `prefix` and come after `after`.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub(crate) async fn list(
+        self,
+        prefix: &str,
+        after: Option<&ScheduleName>,
+        limit: usize,
+    ) -> Result<ScheduleList, BrokerError> {
+        let declared = self.config.schedules.keys();
+        let declared = declared.filter(|name| name.as_str().starts_with(prefix));
+        let declared = declared.filter(|name| after.is_none_or(|after| *name > after));
+        let mut names: BTreeSet<ScheduleName> = declared.cloned().collect();
+        names.extend(self.broker.schedule_names(prefix, after, limit + 1).await?);
+        let has_more = names.len() > limit;
+        let names: Vec<_> = names.into_iter().take(limit).collect();
+        let next = names.last().filter(|_| has_more).map(ToString::to_string);
+        let mut list = ScheduleList {
+            next,
+            ..ScheduleList::default()
+        };
+        let now = self.broker.now();
+        for stored in self.broker.read_schedules(&names).await? {
+            match self.parse(&stored) {
+                Some(Ok((schedule, declared))) => {
+                    let view = ScheduleView::new(&stored, &schedule, declared, now);
+                    list.schedules.push(view);
+                }
+                Some(Err(error)) => list.damaged.push(DamagedSchedule {
+                    schedule: stored.name,
+                    error,
+                }),
+                // Removed meanwhile.
+                None => {}
+            }
+        }
+        Ok(list)
+    }
+
+    /// Returns the schedule, and whether the configuration declares it; `None` if there is none.
+    fn parse(self, stored: &StoredSchedule) -> Option<Result<(RecurringMessage, bool), String>> {
+        match self.config.schedules.get(&stored.name) {
+            Some(declared) => Some(Ok((declared.clone(), true))),
+            None => {
+                let definition = stored.definition.as_deref()?;
+                let read = RecurringMessage::from_definition(definition);
+                Some(read.map(|schedule| (schedule, false)))
+            }
+        }
+    }
+
+    async fn find(
+        self,
+        name: &ScheduleName,
+    ) -> Result<(StoredSchedule, RecurringMessage, bool), Problem> {
+        let stored = self
+            .broker
+            .read_schedules(std::slice::from_ref(name))
+            .await?;
+        let stored = stored.into_iter().next().expect("one for each name");
+        match self.parse(&stored) {
+            Some(Ok((schedule, declared))) => Ok((stored, schedule, declared)),
+            Some(Err(error)) => {
+                let why = format!("the definition of schedule {name} cannot be read: {error}");
+                Err(Problem::new(ProblemCode::Internal, why))
+            }
+            None => Err(unknown(name)),
+        }
+    }
+
+    /// Returns a schedule with its definition.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read; Redis.
+    pub(crate) async fn show(self, name: &ScheduleName) -> Result<ScheduleDetails, Problem> {
+        let (stored, schedule, declared) = self.find(name).await?;
+        let now = self.broker.now();
+        let next = |after: &UnixMs| schedule.cron.next(&schedule.time_zone, *after);
+        let times = successors(next(&now), next).take(SHOWN_TIMES);
+        Ok(ScheduleDetails {
+            view: ScheduleView::new(&stored, &schedule, declared, now),
+            version: stored.version,
+            definition: schedule.fields(),
+            next_times: times.map(|at| at.to_string()).collect(),
+            surprises: schedule.cron.surprises(&schedule.time_zone, now),
+        })
+    }
+
+    /// Creates a schedule, or replaces its definition, if it is at the version `at`: 0 if it must not exist. Returns it, and whether
+    /// it is new.
+    ///
+    /// # Errors
+    /// The configuration declares it; it is at another version; it is too large; there are too many; its topic does not exist;
+    /// Redis.
+    pub(crate) async fn put(
+        self,
+        name: &ScheduleName,
+        schedule: &RecurringMessage,
+        at: Option<u64>,
+        action: impl FnOnce(&str) -> Action,
+    ) -> Result<(ScheduleDetails, bool), Problem> {
+        self.not_in_file(name)?;
+        let topic = self.broker.topic(&schedule.topic).await;
+        let topic = topic.map_err(|error| Problem::suggesting_topic(error, self.broker))?;
+        if let Some(why) = schedule.too_large(topic.settings()) {
+            return Err(invalid("payload", &why));
+        }
+        let definition = Json::from(schedule.fields()).to_string();
+        if definition.len() > MAX_DEFINITION {
+            let size = definition.len();
+            let why = format!("the schedule has {size} bytes, must be at most {MAX_DEFINITION}");
+            return Err(invalid("payload", &why));
+        }
+        let before = self
+            .broker
+            .read_schedules(std::slice::from_ref(name))
+            .await?;
+        let is_new = before.iter().all(|before| before.definition.is_none());
+        let action = action(if is_new {
+            "create_schedule"
+        } else {
+            "change_schedule"
+        });
+        let action = action.topic(&schedule.topic);
+        let action = action.details(format!("{name}, {}", schedule.rule()));
+        let rule = schedule.rule();
+        let put = self.broker.put_schedule(name, &definition, &rule, at);
+        let put = action.run(put, |put| {
+            audit::changed(matches!(put, SchedulePut::Put { .. }))
+        });
+        let created = match put.await? {
+            SchedulePut::Put { created, .. } => created,
+            SchedulePut::Unchanged(_) => false,
+            SchedulePut::Other(version) => return Err(other(name, version)),
+            SchedulePut::Full => {
+                let why = format!("there are {MAX_SCHEDULES} schedules, which is the most");
+                return Err(Problem::new(ProblemCode::Busy, why));
+            }
+        };
+        Ok((self.show(name).await?, created))
+    }
+
+    /// Removes a schedule that was created by call, if it is at the version `at`.
+    ///
+    /// # Errors
+    /// There is none; the configuration declares it; it is at another version; Redis.
+    pub(crate) async fn remove(
+        self,
+        name: &ScheduleName,
+        at: Option<u64>,
+        action: Action,
+    ) -> Result<(), Problem> {
+        self.not_in_file(name)?;
+        let remove = self.broker.remove_schedule(name, at);
+        let action = action.details(name);
+        let removed = action.run(remove, |removed| {
+            audit::changed(*removed == ScheduleRemoved::Removed)
+        });
+        match removed.await? {
+            ScheduleRemoved::Removed => Ok(()),
+            ScheduleRemoved::Absent => Err(unknown(name)),
+            ScheduleRemoved::Other(version) => Err(other(name, version)),
+        }
+    }
+
+    /// Pauses or resumes a schedule.
+    ///
+    /// # Errors
+    /// There is none; Redis.
+    pub(crate) async fn pause(
+        self,
+        name: &ScheduleName,
+        paused: bool,
+        action: Action,
+    ) -> Result<SchedulePaused, Problem> {
+        let is_declared = self.config.schedules.contains_key(name);
+        let pause = self.broker.pause_schedule(name, paused, is_declared);
+        let action = action.details(name);
+        let changed = action.run(pause, |changed| audit::changed(*changed == Some(true)));
+        Ok(SchedulePaused {
+            schedule: name.clone(),
+            paused,
+            changed: changed.await?.ok_or_else(|| unknown(name))?,
+        })
+    }
+
+    /// Sends a message of a schedule now. A second run within the same second sends nothing.
+    ///
+    /// # Errors
+    /// There is none; the topic refuses the message; Redis.
+    pub(crate) async fn run(
+        self,
+        sender: &Sender,
+        name: &ScheduleName,
+        action: Action,
+    ) -> Result<ScheduleRun, Problem> {
+        let (_, schedule, _) = self.find(name).await?;
+        let now = self.broker.now().get();
+        let time = UnixMs::new(now - now % 1000);
+        let action = action.topic(&schedule.topic).details(name);
+        let send = sender.send(name, &schedule, time);
+        let receipt = action.run(send, |receipt| audit::changed(is_new(receipt)));
+        let receipt = receipt.await.map_err(problem)?;
+        Ok(ScheduleRun {
+            schedule: name.clone(),
+            topic: schedule.topic,
+            sent: is_new(&receipt),
+            id: receipt.id,
+        })
+    }
+
+    /// Sends the messages for the times of a schedule from `from` on and before `to`, which are due now. Their ids are those that the
+    /// schedule would have used, so none is sent twice within the dedup window of the topic.
+    ///
+    /// # Errors
+    /// There is none; the period is not in the past; the topic refuses a message; Redis.
+    pub(crate) async fn backfill(
+        self,
+        sender: &Sender,
+        name: &ScheduleName,
+        from: UnixMs,
+        to: Option<UnixMs>,
+        action: Action,
+    ) -> Result<Backfilled, Problem> {
+        let (_, schedule, _) = self.find(name).await?;
+        let now = self.broker.now();
+        let to = to.unwrap_or(now);
+        if to > now {
+            return Err(invalid("to", &"must not be in the future"));
+        }
+        if from >= to {
+            return Err(invalid("from", &"must be before to"));
+        }
+        let next = |after: &UnixMs| schedule.cron.next(&schedule.time_zone, *after);
+        let before = UnixMs::new(from.get().saturating_sub(1));
+        let mut times = successors(next(&before), next).take_while(|at| *at < to);
+        let chosen: Vec<UnixMs> = times.by_ref().take(SENT_AT_MOST).collect();
+        let left = times.next();
+        let action = action.topic(&schedule.topic);
+        let action = action.details(format!("{name}, {from} to {to}"));
+        let send = async {
+            let sends = chosen.iter().map(|at| sender.send(name, &schedule, *at));
+            let sends: Vec<_> = sends.collect();
+            let sends: Vec<_> = stream::iter(sends)
+                .buffered(SENDS_AT_A_TIME)
+                .collect()
+                .await;
+            sends.into_iter().collect::<Result<Vec<Receipt>, _>>()
+        };
+        let sent = |receipts: &[Receipt]| receipts.iter().filter(|receipt| is_new(receipt)).count();
+        let receipts = action.run(send, |receipts| {
+            format!("{} of {}", sent(receipts), receipts.len())
+        });
+        let receipts = receipts.await.map_err(problem)?;
+        let sent = sent(&receipts);
+        Ok(Backfilled {
+            schedule: name.clone(),
+            topic: schedule.topic,
+            sent: sent as u64,
+            duplicates: (receipts.len() - sent) as u64,
+            next: left.map(|at| at.to_string()),
+        })
+    }
+
+    /// Returns the schedules that may send before `until`: all that the configuration declares, and of those that were created by
+    /// call the next ones, up to 1,000, without those that are paused; and whether there are more.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub(crate) async fn upcoming(
+        self,
+        until: UnixMs,
+    ) -> Result<(BTreeMap<ScheduleName, RecurringMessage>, bool), BrokerError> {
+        let mut names = self.broker.next_schedules(until, FORECAST + 1).await?;
+        let has_more = names.len() > FORECAST;
+        names.extend(self.config.schedules.keys().cloned());
+        let mut all = BTreeMap::new();
+        for stored in self.broker.read_schedules(&names).await? {
+            if stored.paused.is_none()
+                && let Some(Ok((schedule, _))) = self.parse(&stored)
+            {
+                all.insert(stored.name, schedule);
+            }
+        }
+        Ok((all, has_more))
+    }
+
+    /// Refuses to change or remove a schedule that the managers' configuration declares.
+    fn not_in_file(self, name: &ScheduleName) -> Result<(), Problem> {
+        if !self.config.schedules.contains_key(name) {
+            return Ok(());
+        }
+        let why = format!(
+            "the managers' configuration declares schedule {name}: edit schedules.{name} there, and reload the managers"
+        );
+        Err(Problem::new(ProblemCode::DeclaredInFile, why))
+    }
+}
+
+fn is_new(receipt: &Receipt) -> bool {
+    receipt.outcome != SendOutcome::Duplicate
+}
+
+fn unknown(name: &ScheduleName) -> Problem {
+    Problem::new(
+        ProblemCode::NotFound,
+        format!("there is no schedule {name}"),
+    )
+}
+
+fn other(name: &ScheduleName, version: u64) -> Problem {
+    let why = match version {
+        0 => format!("schedule {name} does not exist"),
+        version => {
+            format!("schedule {name} already exists or has changed: it is at version {version}")
+        }
+    };
+    Problem::new(ProblemCode::PreconditionFailed, why)
+}
+
+fn invalid(field: &str, why: &dyn std::fmt::Display) -> Problem {
+    Problem::new(ProblemCode::Invalid, format!("{field}: {why}")).error(field, why.to_string())
+}

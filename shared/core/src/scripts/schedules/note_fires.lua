@@ -1,0 +1,75 @@
+#!lua flags=allow-oom
+-- note_fires: records the times up to which schedules have fired, and returns the recorded times.
+--
+-- KEYS[1] schedules        hash    schedule -> "<ms> <rule>": it has fired up to that time, by that rule; "<ms> <version> <rule>"
+--                                  for a stored one
+-- KEYS[2] fires            zset    schedule -> the time at which a manager takes it
+-- KEYS[3] paused_schedules hash    schedule -> the time of the pause
+-- KEYS[4] schedule_faults  hash    schedule -> "<missed> <newest missed> <ms of the error> <error>"; missing if there is nothing
+-- ARGV[1] fires     list    for each schedule: its name; its rule, empty for a stored one; its version, empty for one that a
+--                           configuration declares; the time up to which it has fired, in ms, 0 to only ask; the number of times
+--                           that were missed since the last one; the newest of them in ms; the error of a failed send; when to take
+--                           it next in ms, 0 to leave that as it is
+--
+-- Returns 'noted', then for each the recorded time, 0 if there is none, or only one of another rule or version; and 1 if it is paused.
+-- Cost O(schedules).
+-- Safe to repeat. While the rule stays the same, a time goes back only if Redis's clock does.
+local SCHEDULES, FIRES, PAUSED, FAULTS = unpack(KEYS)
+
+local now = clock(0)
+-- Messages are sent some seconds ahead. A time far beyond that was recorded before the clock was set back.
+local newest = now + 60000
+local has_faults = redis.call('EXISTS', FAULTS) == 1
+
+local function note_fault(schedule, missed, newest_missed, error, has_fired)
+  if not has_faults and missed == 0 and error == '' then
+    return
+  end
+  local count, at, failed, last = string.match(redis.call('HGET', FAULTS, schedule) or '', '^(%d+) (%d+) (%d+) (.*)$')
+  count, at, failed, last = tonumber(count) or 0, tonumber(at) or 0, tonumber(failed) or 0, last or ''
+  if has_fired then
+    count, failed, last = count + missed, 0, ''
+    at = math.max(at, newest_missed)
+  end
+  if error ~= '' then
+    failed, last = now, error
+  end
+  if count == 0 and failed == 0 then
+    redis.call('HDEL', FAULTS, schedule)
+  else
+    redis.call('HSET', FAULTS, schedule, whole(count) .. ' ' .. whole(at) .. ' ' .. whole(failed) .. ' ' .. last)
+  end
+end
+
+local reply = {'noted'}
+for i = 1, #ARGV, 8 do
+  local schedule, rule, version, time = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
+  local missed, newest_missed, error, take = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), ARGV[i + 6], tonumber(ARGV[i + 7])
+  local noted, of = string.match(redis.call('HGET', SCHEDULES, schedule) or '', '^(%d+) (.*)$')
+  local is_stored = version ~= ''
+  local is_same = of == rule
+  if is_stored then
+    is_same = string.match(of or '', '^(%d+) ') == version
+  end
+  noted = is_same and tonumber(noted) or 0
+  if noted > newest then
+    noted = 0
+  end
+  -- One that was changed or removed meanwhile keeps what the change has noted.
+  if is_same or not is_stored then
+    local has_fired = time > noted
+    if has_fired then
+      redis.call('HSET', SCHEDULES, schedule, ARGV[i + 3] .. ' ' .. (is_stored and of or rule))
+      noted = time
+    end
+    if has_fired or (time == 0 and error ~= '') then
+      note_fault(schedule, missed, newest_missed, error, has_fired)
+    end
+    if take > 0 then
+      redis.call('ZADD', FIRES, 'XX', take, schedule)
+    end
+  end
+  reply[#reply + 1] = noted
+  reply[#reply + 1] = redis.call('HEXISTS', PAUSED, schedule)
+end
+return reply

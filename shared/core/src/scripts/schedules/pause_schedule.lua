@@ -1,0 +1,37 @@
+#!lua flags=allow-oom
+-- pause_schedule: pauses or resumes a schedule. The times that pass meanwhile are not made up for.
+--
+-- KEYS[1] schedule_definitions hash    schedule -> its definition
+-- KEYS[2] fires                zset    schedule -> the time at which a manager takes it
+-- KEYS[3] schedules            hash    schedule -> "<ms> <rule>": it has fired up to that time, by that rule
+-- KEYS[4] paused_schedules     hash    schedule -> the time of the pause
+-- ARGV[1] schedule    name
+-- ARGV[2] how         word     pause or resume
+-- ARGV[3] declared    flag     1 if a configuration declares it, so that it has no definition here
+--
+-- Returns 'done', and whether that changed anything: 1 or 0; 'absent' if there is no such schedule.
+-- Cost O(log schedules).
+-- Safe to repeat.
+local DEFINITIONS, FIRES, SCHEDULES, PAUSED = unpack(KEYS)
+local schedule, how, declared = ARGV[1], ARGV[2], ARGV[3] == '1'
+
+local is_stored = redis.call('HEXISTS', DEFINITIONS, schedule) == 1
+if not declared and not is_stored then
+  return {'absent'}
+end
+local now = clock(0)
+if how == 'pause' then
+  redis.call('ZREM', FIRES, schedule)
+  return {'done', redis.call('HSETNX', PAUSED, schedule, whole(now))}
+end
+if redis.call('HDEL', PAUSED, schedule) == 0 then
+  return {'done', 0}
+end
+local time, rule = string.match(redis.call('HGET', SCHEDULES, schedule) or '', '^(%d+) (.*)$')
+if time and tonumber(time) < now then
+  redis.call('HSET', SCHEDULES, schedule, whole(now) .. ' ' .. rule)
+end
+if is_stored then
+  redis.call('ZADD', FIRES, whole(now), schedule)
+end
+return {'done', 1}

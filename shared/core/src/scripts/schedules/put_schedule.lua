@@ -1,0 +1,49 @@
+#!lua
+-- put_schedule: creates a schedule, or replaces its definition. A manager takes it at once, to learn its next time.
+--
+-- KEYS[1] schedule_definitions hash    schedule -> its definition
+-- KEYS[2] schedule_names       zset    the schedules, all with score 0
+-- KEYS[3] fires                zset    schedule -> the time at which a manager takes it
+-- KEYS[4] schedules            hash    schedule -> "<ms> <version> <rule>": it has fired up to that time, by that rule
+-- KEYS[5] paused_schedules     hash    schedule -> the time of the pause
+-- ARGV[1] schedule    name
+-- ARGV[2] definition  text
+-- ARGV[3] rule        text     changes whenever the times do
+-- ARGV[4] at          number   the version that it must have, 0 if it must not exist; empty: any
+-- ARGV[5] most        count    the largest number of schedules
+--
+-- Returns 'put', the new version and the former one, 0 if it is new; 'unchanged' and the version if it has this definition;
+-- 'other' and the version, 0 if there is none, if it is another one; 'full' if a new one would be one too many.
+-- Cost O(log schedules).
+-- Safe to repeat: the second time it has this definition.
+local DEFINITIONS, NAMES, FIRES, SCHEDULES, PAUSED = unpack(KEYS)
+local schedule, definition, rule, at, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+
+local now, us = clock(0)
+local before = redis.call('HGET', DEFINITIONS, schedule)
+local time, version, of
+if before then
+  time, version, of = string.match(redis.call('HGET', SCHEDULES, schedule) or '', '^(%d+) (%d+) (.*)$')
+end
+version = tonumber(version) or 0
+if before == definition then
+  return {'unchanged', whole(version)}
+end
+if at and at ~= version then
+  return {'other', whole(version)}
+end
+if not before and redis.call('ZCARD', NAMES) >= most then
+  return {'full'}
+end
+-- A time in µs, so that it grows also if the schedule is removed and created again: a call takes longer than that.
+local new = math.max(version + 1, now * 1000 + us)
+if of ~= rule then
+  time = whole(now)
+end
+redis.call('HSET', DEFINITIONS, schedule, definition)
+redis.call('ZADD', NAMES, 0, schedule)
+redis.call('HSET', SCHEDULES, schedule, time .. ' ' .. whole(new) .. ' ' .. rule)
+if redis.call('HEXISTS', PAUSED, schedule) == 0 then
+  redis.call('ZADD', FIRES, whole(now), schedule)
+end
+return {'put', whole(new), whole(version)}

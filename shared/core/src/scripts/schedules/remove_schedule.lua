@@ -1,0 +1,32 @@
+#!lua flags=allow-oom
+-- remove_schedule: removes a schedule and all that is known of it. Messages that it has sent stay.
+--
+-- KEYS[1] schedule_definitions hash    schedule -> its definition
+-- KEYS[2] schedule_names       zset    the schedules, all with score 0
+-- KEYS[3] fires                zset    schedule -> the time at which a manager takes it
+-- KEYS[4] schedules            hash    schedule -> "<ms> <version> <rule>": it has fired up to that time, by that rule
+-- KEYS[5] paused_schedules     hash    schedule -> the time of the pause
+-- KEYS[6] schedule_faults      hash    schedule -> its missed times and its last error
+-- ARGV[1] schedule    name
+-- ARGV[2] at          number   the version that it must have; empty: any
+--
+-- Returns 'removed'; 'absent' if there is none; 'other' and the version if it is another one.
+-- Cost O(log schedules).
+-- Safe to repeat: the second time there is none.
+local DEFINITIONS, NAMES, FIRES, SCHEDULES, PAUSED, FAULTS = unpack(KEYS)
+local schedule, at = ARGV[1], tonumber(ARGV[2])
+
+if redis.call('HEXISTS', DEFINITIONS, schedule) == 0 then
+  return {'absent'}
+end
+local version = string.match(redis.call('HGET', SCHEDULES, schedule) or '', '^%d+ (%d+) ')
+version = tonumber(version) or 0
+if at and at ~= version then
+  return {'other', whole(version)}
+end
+for _, hash in ipairs({DEFINITIONS, SCHEDULES, PAUSED, FAULTS}) do
+  redis.call('HDEL', hash, schedule)
+end
+redis.call('ZREM', NAMES, schedule)
+redis.call('ZREM', FIRES, schedule)
+return {'removed'}

@@ -1,0 +1,65 @@
+//! See `take_fires.lua`.
+
+use std::time::Duration;
+
+use crate::scripts::operation;
+use crate::time::{UnixMs, millis};
+use crate::topic::ScheduleName;
+
+/// Takes the schedules whose message is to be sent now.
+pub(crate) struct TakeFires {
+    /// The most schedules to take.
+    pub(crate) most: usize,
+    /// The bytes of definitions after which it takes no more.
+    pub(crate) bytes: usize,
+    /// The time for which no other manager takes them.
+    pub(crate) lease: Duration,
+}
+
+/// The schedules that a manager has taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TakenFires {
+    /// The time until the next one is to be taken, if there is one.
+    pub next: Option<Duration>,
+    /// The schedules.
+    pub taken: Vec<TakenFire>,
+}
+
+/// A schedule that a manager has taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakenFire {
+    /// The schedule.
+    pub schedule: ScheduleName,
+    /// Its definition.
+    pub definition: String,
+    /// The time up to which it has fired.
+    pub done: UnixMs,
+    /// The version of its definition.
+    pub version: u64,
+}
+
+operation! {
+    "take_fires" on registry(fires schedule_definitions schedules): TakeFires, |call, args, reply|
+    args {
+        most: args.number(call.most),
+        bytes: args.number(call.bytes),
+        lease: args.number(millis(call.lease)),
+    }
+    reply TakenFires {
+        "taken" => {
+            let next: i64 = reply.number()?;
+            let taken = reply.rest(|reply| {
+                Ok(TakenFire {
+                    schedule: reply.parsed("a schedule")?,
+                    definition: reply.text()?,
+                    done: UnixMs::new(reply.number()?),
+                    version: reply.number()?,
+                })
+            })?;
+            Ok(TakenFires {
+                next: u64::try_from(next).ok().map(Duration::from_millis),
+                taken,
+            })
+        },
+    }
+}

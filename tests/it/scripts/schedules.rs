@@ -1,0 +1,288 @@
+//! put_schedule, remove_schedule, pause_schedule and take_fires: the schedules that were created by call.
+
+use std::time::Duration;
+
+use lisa_core::broker::{Fired, FiredOf, SchedulePut, ScheduleRemoved, StoredSchedule, TakenFires};
+use lisa_core::time::UnixMs;
+use lisa_core::topic::ScheduleName;
+use lisa_tests::Relay;
+
+const LEASE: Duration = Duration::from_mins(1);
+
+fn name(text: &str) -> ScheduleName {
+    text.parse().unwrap()
+}
+
+async fn put(relay: &Relay, schedule: &str, definition: &str, at: Option<u64>) -> SchedulePut {
+    let name = name(schedule);
+    let put = relay.broker().put_schedule(&name, definition, "r", at);
+    put.await.unwrap()
+}
+
+/// Creates a schedule, and returns its version.
+async fn create(relay: &Relay, schedule: &str) -> u64 {
+    match put(relay, schedule, "{}", Some(0)).await {
+        SchedulePut::Put {
+            version,
+            created: true,
+        } => version,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn read(relay: &Relay, schedule: &str) -> StoredSchedule {
+    let names = [name(schedule)];
+    let mut read = relay.broker().read_schedules(&names).await.unwrap();
+    read.remove(0)
+}
+
+async fn take(relay: &Relay) -> TakenFires {
+    relay.broker().take_fires(10, LEASE).await.unwrap()
+}
+
+fn names(taken: &TakenFires) -> Vec<&str> {
+    taken
+        .taken
+        .iter()
+        .map(|taken| taken.schedule.as_str())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_definition_is_replaced_only_at_the_version_that_was_read() {
+    let relay = Relay::start("schedules").await;
+    let first = create(&relay, "a").await;
+    assert_eq!(
+        put(&relay, "a", "{}", Some(0)).await,
+        SchedulePut::Unchanged(first)
+    );
+    assert_eq!(
+        put(&relay, "a", "{ }", Some(0)).await,
+        SchedulePut::Other(first)
+    );
+    assert_eq!(put(&relay, "b", "{}", Some(7)).await, SchedulePut::Other(0));
+    let SchedulePut::Put {
+        version: second,
+        created: false,
+    } = put(&relay, "a", "{ }", Some(first)).await
+    else {
+        panic!("changed");
+    };
+    assert!(second > first);
+    assert_eq!(
+        put(&relay, "a", "{  }", Some(first)).await,
+        SchedulePut::Other(second)
+    );
+    // Repeated: its answer was lost.
+    assert_eq!(
+        put(&relay, "a", "{ }", Some(first)).await,
+        SchedulePut::Unchanged(second)
+    );
+    let stored = read(&relay, "a").await;
+    assert_eq!(
+        (stored.definition.as_deref(), stored.version),
+        (Some("{ }"), second)
+    );
+    let remove = async |at| relay.broker().remove_schedule(&name("a"), at).await;
+    assert_eq!(
+        remove(Some(first)).await.unwrap(),
+        ScheduleRemoved::Other(second)
+    );
+    assert_eq!(
+        remove(Some(second)).await.unwrap(),
+        ScheduleRemoved::Removed
+    );
+    assert_eq!(remove(Some(second)).await.unwrap(), ScheduleRemoved::Absent);
+    // Its version goes on.
+    assert!(create(&relay, "a").await > second);
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_removed_schedule_leaves_nothing() {
+    let relay = Relay::start("schedules").await;
+    let broker = relay.broker();
+    let empty = relay.snapshot().await;
+    let version = create(&relay, "a").await;
+    let taken = take(&relay).await;
+    let fired = Fired {
+        error: "no".to_owned(),
+        ..Fired::ask(&taken.taken[0].schedule, FiredOf::Version(version))
+    };
+    broker.note_fires(&[fired]).await.unwrap();
+    broker
+        .pause_schedule(&name("a"), true, false)
+        .await
+        .unwrap();
+    let stored = read(&relay, "a").await;
+    assert!(stored.paused.is_some() && stored.faults.error.is_some());
+    broker.remove_schedule(&name("a"), None).await.unwrap();
+    assert_eq!(relay.snapshot().await, empty);
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_change_of_the_rule_begins_again_and_another_change_does_not() {
+    let relay = Relay::start("schedules").await;
+    let broker = relay.broker();
+    let version = create(&relay, "a").await;
+    let begun = read(&relay, "a").await.done.unwrap();
+    let sent = UnixMs::new(begun.get() + 5000);
+    let a = name("a");
+    let fired = Fired {
+        until: Some(sent),
+        ..Fired::ask(&a, FiredOf::Version(version))
+    };
+    broker.note_fires(&[fired]).await.unwrap();
+    put(&relay, "a", "{ }", None).await;
+    assert_eq!(read(&relay, "a").await.done, Some(sent));
+    broker
+        .put_schedule(&name("a"), "{  }", "s", None)
+        .await
+        .unwrap();
+    let stored = read(&relay, "a").await;
+    assert!(stored.done.unwrap() < sent && stored.rule == "s");
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_schedule_is_taken_once_in_a_lease_and_then_when_its_manager_has_noted() {
+    let relay = Relay::start("schedules").await;
+    let broker = relay.broker();
+    assert_eq!(take(&relay).await, TakenFires::default());
+    let version = create(&relay, "a").await;
+    let taken = take(&relay).await;
+    assert_eq!(names(&taken), ["a"]);
+    assert_eq!(
+        (taken.taken[0].version, &*taken.taken[0].definition),
+        (version, "{}")
+    );
+    assert_eq!(Some(taken.taken[0].done), read(&relay, "a").await.done);
+    let next = taken.next.unwrap();
+    assert!(next <= LEASE && next > LEASE / 2, "{next:?}");
+    assert_eq!(names(&take(&relay).await), [""; 0]);
+    // A change is taken at once.
+    put(&relay, "a", "{ }", None).await;
+    let taken = take(&relay).await;
+    assert_eq!(names(&taken), ["a"]);
+    let again = Fired {
+        take: Some(UnixMs::new(1)),
+        ..Fired::ask(
+            &taken.taken[0].schedule,
+            FiredOf::Version(taken.taken[0].version),
+        )
+    };
+    broker.note_fires(&[again]).await.unwrap();
+    assert_eq!(names(&take(&relay).await), ["a"]);
+    // A lease that has ended.
+    broker.take_fires(10, Duration::ZERO).await.unwrap();
+    put(&relay, "a", "{}", None).await;
+    assert_eq!(
+        names(&broker.take_fires(10, Duration::ZERO).await.unwrap()),
+        ["a"]
+    );
+    assert_eq!(names(&broker.take_fires(10, LEASE).await.unwrap()), ["a"]);
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_call_takes_a_bounded_number_and_a_bounded_size() {
+    let relay = Relay::start("schedules").await;
+    let broker = relay.broker();
+    let large = "x".repeat(60 * 1024);
+    for index in 0..30 {
+        put(&relay, &format!("s{index}"), &large, None).await;
+    }
+    let taken = broker.take_fires(5, LEASE).await.unwrap();
+    assert_eq!((taken.taken.len(), taken.next), (5, Some(Duration::ZERO)));
+    let taken = broker.take_fires(1000, LEASE).await.unwrap();
+    assert_eq!(
+        (taken.taken.len(), taken.next),
+        (18, Some(Duration::ZERO)),
+        "1 MiB"
+    );
+    let taken = broker.take_fires(1000, LEASE).await.unwrap();
+    assert_eq!(taken.taken.len(), 7);
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_paused_schedule_is_not_taken_and_begins_again_when_it_is_resumed() {
+    let relay = Relay::start("schedules").await;
+    let broker = relay.broker();
+    create(&relay, "a").await;
+    let begun = read(&relay, "a").await.done.unwrap();
+    let pause = async |paused, is_declared| {
+        let name = name("a");
+        let done = broker.pause_schedule(&name, paused, is_declared);
+        done.await.unwrap()
+    };
+    assert_eq!(pause(true, false).await, Some(true));
+    assert_eq!(pause(true, false).await, Some(false));
+    assert!(read(&relay, "a").await.paused.is_some());
+    assert_eq!(take(&relay).await, TakenFires::default());
+    put(&relay, "a", "{ }", None).await;
+    assert_eq!(
+        take(&relay).await,
+        TakenFires::default(),
+        "also after a change"
+    );
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(pause(false, false).await, Some(true));
+    assert_eq!(pause(false, false).await, Some(false));
+    assert!(read(&relay, "a").await.done.unwrap() > begun);
+    assert_eq!(names(&take(&relay).await), ["a"]);
+    let unknown = broker
+        .pause_schedule(&name("b"), true, false)
+        .await
+        .unwrap();
+    assert_eq!(unknown, None);
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn one_that_a_configuration_declares_can_be_paused_and_says_so() {
+    let relay = Relay::start("schedules").await;
+    let broker = relay.broker();
+    let name = name("a");
+    let pause = async |paused| broker.pause_schedule(&name, paused, true).await.unwrap();
+    let ask = async || {
+        let ask = [Fired::ask(&name, FiredOf::Rule("r"))];
+        broker.note_fires(&ask).await.unwrap()[0]
+    };
+    assert_eq!(pause(true).await, Some(true));
+    assert!(ask().await.is_paused);
+    let noted = Fired {
+        until: Some(UnixMs::new(5)),
+        ..Fired::ask(&name, FiredOf::Rule("r"))
+    };
+    broker.note_fires(&[noted]).await.unwrap();
+    assert_eq!(pause(false).await, Some(true));
+    let progress = ask().await;
+    assert!(!progress.is_paused && progress.done.unwrap() > UnixMs::new(5));
+    assert_eq!(take(&relay).await, TakenFires::default());
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn names_are_listed_in_order_by_prefix_and_page() {
+    let relay = Relay::start("schedules").await;
+    let broker = relay.broker();
+    for schedule in ["b", "shop-a", "shop-b", "shop", "shop_z", "a"] {
+        create(&relay, schedule).await;
+    }
+    let list = async |prefix, after: Option<&str>, limit| {
+        let after = after.map(name);
+        let names = broker.schedule_names(prefix, after.as_ref(), limit);
+        let names = names.await.unwrap();
+        names.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let all = ["a", "b", "shop", "shop-a", "shop-b", "shop_z"];
+    assert_eq!(list("", None, 10).await, all);
+    assert_eq!(list("", Some("b"), 2).await, ["shop", "shop-a"]);
+    assert_eq!(list("shop-", None, 10).await, ["shop-a", "shop-b"]);
+    assert_eq!(list("shop", Some("shop-a"), 10).await, ["shop-b", "shop_z"]);
+    assert_eq!(list("shop", Some("a"), 10).await, all[2..]);
+    assert_eq!(list("z", None, 10).await, [""; 0]);
+    relay.assert_drained().await;
+}
