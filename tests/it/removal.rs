@@ -243,6 +243,28 @@ async fn a_draining_topic_delivers_what_it_has_and_takes_nothing_new() {
 }
 
 #[tokio::test]
+async fn a_draining_topic_waits_for_a_delivery_whose_payload_is_lost() {
+    let test = Removing::start().await;
+    let relay = &test.relay;
+    let held = relay.hold("ghost").await;
+    relay.lose_payload("ghost").await;
+    test.begin(Removal::Drain).await;
+    let first = async || {
+        let topic = relay.broker().topic(test.name()).await.unwrap();
+        let shard = Shard::new(0);
+        for other in topic.shards().filter(|other| *other != shard) {
+            let removed = relay.broker().remove_shard(&topic, other).await;
+            assert_eq!(removed.unwrap(), ShardRemoval::Gone);
+        }
+        relay.broker().remove_shard(&topic, shard).await.unwrap()
+    };
+    assert_eq!(first().await, ShardRemoval::Left(1));
+    assert_eq!(relay.settle(&held, Verdict::Ack).await, Settled::Acked);
+    assert_eq!(first().await, ShardRemoval::Gone);
+    test.assert_nothing_is_left(0).await;
+}
+
+#[tokio::test]
 async fn a_drain_can_be_forced_and_not_the_other_way_round() {
     let test = Removing::start().await;
     test.send("waits", HOUR).await;
@@ -293,6 +315,25 @@ async fn a_removal_that_stopped_before_it_was_unregistered_is_finished_by_any_pr
         .await;
     assert_eq!(test.late.refresh().await.unwrap().len(), 0);
     test.assert_nothing_is_left(0).await;
+}
+
+/// Between the two last calls of a removal, the topic may be created again.
+#[tokio::test]
+async fn a_removal_leaves_the_entry_of_a_newer_topic_in_the_registry() {
+    let test = Removing::start().await;
+    test.begin(Removal::Force).await;
+    let registry = format!("{}:v1:{{registry}}:topics", test.relay.broker().namespace());
+    let newer = ["t", "3 4"];
+    let _: u64 = test
+        .relay
+        .command(cmd("HSET").arg(&registry).arg(&newer))
+        .await;
+    assert_eq!(test.step(test.relay.broker()).await, ShardRemoval::Gone);
+    let entry: Option<String> = test
+        .relay
+        .command(cmd("HGET").arg(&registry).arg("t"))
+        .await;
+    assert_eq!(entry.as_deref(), Some("3 4"));
 }
 
 #[tokio::test]
