@@ -12,6 +12,7 @@ mod expected;
 mod hands;
 mod mix;
 mod reference;
+mod removal;
 mod run;
 mod steps;
 mod watch;

@@ -2,9 +2,12 @@
 
 use super::check::declared;
 use super::expected::without_reasons;
-use super::reference::{Holder, Reference, Rules};
-use super::run::{IDLE, Run, STEADY, Seen, Stop, same};
-use lisa_core::broker::{Declare, Forgotten, Membership, Retired, Retirement, Settlement, Verdict};
+use super::reference::{Holder, Reference, Refused, Rules};
+use super::removal::refused;
+use super::run::{IDLE, InGarbage, Run, STEADY, Stop, same};
+use lisa_core::broker::{
+    Declare, Forgotten, Membership, Removal, Retired, Retirement, Settlement, Verdict,
+};
 use lisa_core::message::{MessageId, NewId, PreparedMessage};
 use lisa_core::state::{CancelOutcome, End, RescheduleOutcome, SendOutcome, Settled};
 use lisa_core::time::When;
@@ -21,8 +24,8 @@ pub(super) enum Call {
     DropConsumer(&'static str),
     Cancel(MessageId),
     Reschedule(MessageId, When),
-    Requeue(Group, Seen),
-    Purge(Group, Seen),
+    Requeue(Group, InGarbage),
+    Purge(Group, InGarbage),
     PurgeOld,
     Clean,
     Pause(bool),
@@ -32,11 +35,20 @@ pub(super) enum Call {
     Join(Group),
     Declare(Box<TopicSettings>),
     Lookup(MessageId),
+    RemoveTopic(Removal, Option<u64>),
+    RemoveShards(Option<u16>),
+    /// To this number of shards.
+    Reshard(u16),
 }
 
 impl Run {
     pub(super) async fn call(&mut self, call: &Call) -> Result<(), Stop> {
         match call {
+            Call::RemoveTopic(..) | Call::RemoveShards(_) | Call::Reshard(_) => {
+                self.call_for_removal(call).await
+            }
+            Call::Declare(settings) if self.is_gone() => self.create(settings).await,
+            _ if self.is_gone() => self.call_too_late(call).await,
             Call::Send(_) | Call::Move(_) | Call::Cancel(_) | Call::Reschedule(..) => {
                 self.call_for_messages(call).await
             }
@@ -48,7 +60,7 @@ impl Run {
     }
 
     async fn call_for_messages(&mut self, call: &Call) -> Result<(), Stop> {
-        let (broker, topic) = (self.relay.broker(), self.relay.topic());
+        let (broker, topic) = (self.broker(), self.relay.topic());
         let clock = self.relay.now().get();
         match call {
             Call::Send(sends) => {
@@ -61,28 +73,39 @@ impl Run {
                             message.new_id = NewId::generated();
                         }
                     }
-                    let sent = broker.send(topic, *shard, &marked).await?;
-                    let mut all = sent.iter().zip(messages);
+                    let sent = refused(broker.send(topic, *shard, &marked).await)?;
+                    let expected = reference.send(clock, messages);
+                    let mut all = expected.iter().zip(messages);
                     self.unstored |= all.any(|(sent, message)| {
+                        let Some(sent) = sent else {
+                            return true;
+                        };
                         let was_cancelled = sent.ended == Some(End::Cancelled);
                         sent.outcome == SendOutcome::Full || sent.id != message.id || was_cancelled
                     });
-                    same("send", sent, reference.send(clock, messages))?;
+                    let some = expected.iter().any(Option::is_some);
+                    let all: Option<Vec<_>> = expected.into_iter().collect();
+                    let expected = all.ok_or(match some {
+                        true => Refused::Partly,
+                        false => Refused::BeingRemoved,
+                    });
+                    same("send", sent, expected)?;
                 }
             }
             Call::Move(batch) => {
                 for (shard, reference) in topic.shards().zip(&mut self.shards) {
-                    let moved = broker.move_due(topic, shard, *batch, IDLE).await?;
-                    same("move", moved, reference.move_due(clock, *batch, IDLE))?;
+                    let moved = refused(broker.move_due(topic, shard, *batch, IDLE).await)?;
+                    let expected = reference.unless_gone(|r| r.move_due(clock, *batch, IDLE));
+                    same("move", moved, expected)?;
                 }
             }
             Call::Cancel(id) => {
                 for shard in topic.shards_of(id, None) {
                     let reference = &mut self.shards[usize::from(shard.get())];
-                    let cancelled = broker.cancel_on(topic, shard, id).await?;
-                    let known = !matches!(cancelled, CancelOutcome::Unknown { .. });
-                    same("cancel", cancelled, reference.cancel(clock, id))?;
-                    if known {
+                    let cancelled = refused(broker.cancel_on(topic, shard, id).await)?;
+                    let expected = reference.unless_gone(|r| r.cancel(clock, id));
+                    same("cancel", &cancelled, &expected)?;
+                    if !matches!(expected, Ok(CancelOutcome::Unknown { .. }) | Err(_)) {
                         break;
                     }
                 }
@@ -90,14 +113,10 @@ impl Run {
             Call::Reschedule(id, when) => {
                 for shard in topic.shards_of(id, None) {
                     let reference = &mut self.shards[usize::from(shard.get())];
-                    let rescheduled = broker.reschedule_on(topic, shard, id, *when).await?;
-                    let known = !matches!(rescheduled, RescheduleOutcome::Unknown { .. });
-                    same(
-                        "reschedule",
-                        rescheduled,
-                        reference.reschedule(clock, id, *when),
-                    )?;
-                    if known {
+                    let rescheduled = broker.reschedule_on(topic, shard, id, *when).await;
+                    let expected = reference.unless_gone(|r| r.reschedule(clock, id, *when));
+                    same("reschedule", &refused(rescheduled)?, &expected)?;
+                    if !matches!(expected, Ok(RescheduleOutcome::Unknown { .. }) | Err(_)) {
                         break;
                     }
                 }
@@ -109,12 +128,16 @@ impl Run {
 
     async fn call_for_deliveries(&mut self, call: &Call) -> Result<(), Stop> {
         let topic = self.topic().await?;
-        let broker = self.relay.broker().clone();
+        let broker = self.broker();
         let clock = self.relay.now().get();
         match call {
             Call::Settle(group, settles) => {
                 for (shard, settlements) in settles {
                     let reference = &mut self.shards[usize::from(shard.get())];
+                    if reference.is_gone && topic.groups().contains(group) {
+                        let settled = broker.settle(&topic, *shard, group, settlements).await;
+                        same("late settle", refused(settled)?, Err(Refused::ShardGone))?;
+                    }
                     let Some(g) = reference.place_of(group) else {
                         continue;
                     };
@@ -164,7 +187,7 @@ impl Run {
 
     async fn call_for_operators(&mut self, call: &Call) -> Result<(), Stop> {
         let topic = self.topic().await?;
-        let broker = self.relay.broker().clone();
+        let broker = self.broker();
         let clock = self.relay.now().get();
         match call {
             Call::Requeue(group, seen) if self.shards[0].place_of(group).is_some() => {
@@ -212,24 +235,22 @@ impl Run {
             }
             Call::Pause(paused) => {
                 let changed = broker.pause(&topic, *paused).await?;
-                let shards = self.shards.iter_mut();
-                let expected: Vec<_> = shards.map(|shard| shard.pause(*paused)).collect();
+                let expected: Vec<_> = self.there().map(|shard| shard.pause(*paused)).collect();
                 same("pause", changed, expected.contains(&true))?;
             }
             Call::PauseGroup(group, paused) if self.shards[0].place_of(group).is_some() => {
                 let changed = broker.pause_group(&topic, group, *paused).await?;
-                let shards = self.shards.iter_mut();
                 let pause = |shard: &mut Reference| {
                     let g = shard.place_of(group).unwrap_or_default();
                     shard.pause_group(g, *paused)
                 };
-                let expected: Vec<_> = shards.map(pause).collect();
+                let expected: Vec<_> = self.there().map(pause).collect();
                 same("pause_group", changed, expected.contains(&true))?;
             }
             Call::Retire(group, how) if self.shards[0].place_of(group).is_some() => {
                 let retired = broker.retire(&topic, group, *how).await?;
                 let mut expected = Retired::Same;
-                for reference in &mut self.shards {
+                for reference in self.there() {
                     let g = reference.place_of(group).unwrap_or_default();
                     if reference.retire(g, *how) == Retired::Done {
                         expected = Retired::Done;
@@ -243,9 +264,9 @@ impl Run {
                     let g = shard.place_of(group);
                     g.is_some_and(|g| shard.ends_with(g, *batch))
                 };
-                let all = self.shards.iter().all(ends);
+                let all = self.there().all(|shard| ends(shard));
                 for (shard, reference) in topic.shards().zip(&mut self.shards) {
-                    if all || !ends(reference) {
+                    if !reference.is_gone && (all || !ends(reference)) {
                         let removed = broker.remove_group_by(&topic, shard, group, *batch);
                         let g = reference.place_of(group).unwrap_or_default();
                         let expected = reference.remove_group(clock, g, *batch);
@@ -258,8 +279,7 @@ impl Run {
             }
             Call::Join(group) => {
                 let joined = broker.join(&topic, group).await?;
-                let shards = self.shards.iter_mut();
-                let mut memberships = shards.map(|shard| shard.join(clock, group.as_str()));
+                let mut memberships = (self.there()).map(|shard| shard.join(clock, group.as_str()));
                 let lapsed = memberships.any(|joined| joined == Membership::Lapsed);
                 let expected = if lapsed {
                     Membership::Lapsed
@@ -269,9 +289,14 @@ impl Run {
                 same("join", joined, expected)?;
             }
             Call::Declare(settings) => {
-                broker
+                let updated = broker
                     .declare(topic.name(), settings, Declare::Update)
-                    .await?;
+                    .await;
+                let updated = refused(updated.map(drop))?;
+                if self.shards[0].removal.is_some() {
+                    return same("declare", updated, Err(Refused::BeingRemoved));
+                }
+                same("declare", updated, Ok(()))?;
                 let names: Vec<_> = settings.groups.iter().map(ToString::to_string).collect();
                 let changed = (**settings != self.settings).then(|| Rules::of(settings));
                 for reference in &mut self.shards {
@@ -285,9 +310,10 @@ impl Run {
             }
             Call::Lookup(id) => {
                 for shard in topic.shards_of(id, None) {
-                    let found = broker.lookup_on(&topic, shard, id).await?;
-                    let expected = self.shards[usize::from(shard.get())].lookup(id);
-                    same("lookup", without_reasons(found), expected)?;
+                    let found = broker.lookup_on(&topic, shard, id).await;
+                    let found = refused(found.map(without_reasons))?;
+                    let reference = &mut self.shards[usize::from(shard.get())];
+                    same("lookup", found, reference.unless_gone(|r| r.lookup(id)))?;
                 }
             }
             // The group is gone.

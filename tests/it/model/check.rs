@@ -1,10 +1,12 @@
 //! The invariants after each step: Redis holds the state of the reference, the sums of the conservation laws hold, and
 //! a parked message has a holder. At the end, every message can reach its end.
 
-use super::reference::{CopyState, Delivery, Holder, Reference};
+use super::reference::{CopyState, Delivery, Holder, Reference, Refused};
+use super::removal::{refused, version_in};
 use super::run::{Run, Stop, same};
 use super::steps::{Ending, Step, What};
 use lisa_core::broker::GroupStats;
+use lisa_core::topic::Group;
 use lisa_tests::Snapshot;
 use lisa_tests::snapshot::{Content, Text};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +18,7 @@ const SETTINGS: usize = 64;
 const OF_GROUP: usize = 40;
 /// The most failed attempts of a shard.
 const FAILURES: usize = 1100;
+const REGISTRY: &str = "v1:{registry}:topics";
 
 impl Run {
     /// Compares the whole keyspace and the counts with the reference, after learning the ids of new entries.
@@ -48,14 +51,27 @@ impl Run {
                 }
             }
         }
-        let expected = self.expected(&snapshot);
+        let version = version_in(&snapshot.hash(&self.relay.short_key(0, "conf")));
+        same("the version never goes back", version >= self.version, true)?;
+        self.version = version;
+        let expected = self.expected().await?;
         if expected != snapshot {
             let diff = expected.diff(&snapshot);
             let text = format!("expected (-) and found (+) differ:\n{diff}");
             return Err(Stop::Violation(text));
         }
         self.shards.iter().try_for_each(Reference::check)?;
-        let stats = self.relay.broker().stats(self.relay.topic()).await?;
+        let listed = taken.hash(REGISTRY);
+        let is_listed = listed.contains_key(self.relay.topic().name().as_str().as_bytes());
+        same("listed", is_listed, !self.is_gone())?;
+        let stats = self.relay.broker().stats(self.relay.topic()).await;
+        let stats = match refused(stats)? {
+            Ok(stats) => stats,
+            Err(refusal) => {
+                let expected = self.is_gone().then_some(Refused::Unknown);
+                return same("stats", Some(refusal), expected);
+            }
+        };
         let shards = self.shards.iter();
         let waiting = shards
             .flat_map(|shard| shard.messages.values())
@@ -111,9 +127,8 @@ impl Run {
     }
 
     /// The settings have any version, but the same one on all shards.
-    fn expected(&self, found: &Snapshot) -> Snapshot {
-        let first = found.hash(&self.relay.short_key(0, "conf"));
-        let version = first.get(b"version".as_slice()).cloned();
+    async fn expected(&self) -> Result<Snapshot, Stop> {
+        let version = Text::from(&self.version.to_string()[..]);
         let mut keys: BTreeMap<String, Content> = BTreeMap::new();
         for (key, content) in self.fixed.iter() {
             if key.ends_with("}:conf") {
@@ -126,13 +141,11 @@ impl Run {
             keys.extend(of_shard.map(|(what, content)| (name(&what), content)));
             if let Some(Content::Hash(conf)) = keys.get_mut(&name("conf")) {
                 reference.say(conf);
-                let version = version
-                    .clone()
-                    .map(|version| (Text::from("version"), version));
-                conf.extend(version);
+                conf.insert(Text::from("version"), version.clone());
             }
         }
-        keys.into_iter().collect()
+        self.expect_record(&mut keys).await?;
+        Ok(keys.into_iter().collect())
     }
 
     /// Brings every message to its end: only counters may be left, and no message may be forgotten.
@@ -146,7 +159,11 @@ impl Run {
             for group in 0..self.groups.len() {
                 self.act(What::Retire(group, None)).await?;
             }
-            if self.settings.groups.is_empty() {
+            // No declaration brings a group back to a topic that is being removed.
+            let last = self.groups.last();
+            let is_removing = self.shards[0].removal.is_some();
+            let joins = is_removing && last.is_some_and(Group::is_of_instance);
+            if self.settings.groups.is_empty() || joins {
                 self.act(What::Join).await?;
             } else {
                 self.act(What::Declare).await?;
@@ -180,6 +197,8 @@ impl Run {
                 self.act(What::Clock(70_000)).await?;
                 self.act(What::Clean).await?;
                 self.act(What::Clean).await?;
+                self.act(What::RemoveShards(None)).await?;
+                same("the removal has ended", self.shards[0].removal, None)?;
                 return self.assert_at_rest().await;
             }
         }
@@ -187,7 +206,12 @@ impl Run {
     }
 
     async fn act(&mut self, what: What) -> Result<(), Stop> {
-        self.step(&Step { what, twice: false }).await
+        self.step(&Step {
+            what,
+            twice: false,
+            late: false,
+        })
+        .await
     }
 
     /// All ids in any state, without duplicates: one may be on several shards, under different keys.
@@ -237,6 +261,9 @@ impl Reference {
         );
         set("window", self.window.map(|window| window.to_string()));
         set("paused", self.paused.then(|| "1".to_owned()));
+        let removal = self.removal.map(|how| how.as_str().to_owned());
+        set("features", removal.as_ref().map(|_| "1".to_owned()));
+        set("removed", removal);
         let names: Vec<_> = self.groups.iter().map(|group| &group.name[..]).collect();
         set("groups", Some(names.join(" ")));
         set("epoch", Some(self.epoch.to_string()));

@@ -13,7 +13,7 @@ impl Run {
     /// Reads on every shard in every group, and fetches what was read.
     pub(super) async fn read(&mut self, consumer: &str, count: usize) -> Result<(), Stop> {
         let topic = self.topic().await?;
-        let broker = self.relay.broker().clone();
+        let broker = self.broker();
         for (shard, reference) in topic.shards().zip(&mut self.shards) {
             for (g, group) in reference.names() {
                 let expected = reference.read(g, consumer, count);
@@ -52,7 +52,7 @@ impl Run {
     /// Renews the leases of the held deliveries of these ids, and sets or removes the mark.
     pub(super) async fn renew(&mut self, ids: &[String], mark: Option<bool>) -> Result<(), Stop> {
         let topic = self.topic().await?;
-        let broker = self.relay.broker();
+        let broker = self.broker();
         for (shard, reference) in topic.shards().zip(&mut self.shards) {
             for (g, group) in reference.names() {
                 for name in CONSUMERS {
@@ -97,7 +97,7 @@ impl Run {
         lease: u64,
     ) -> Result<(), Stop> {
         let topic = self.topic().await?;
-        let broker = self.relay.broker();
+        let broker = self.broker();
         let end = self.relay.now().plus(ms(lease)).get();
         let is_short = ms(lease) < topic.settings().lease;
         let holder = match is_short {

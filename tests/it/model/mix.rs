@@ -30,6 +30,8 @@ pub(super) struct Mix {
     pub(super) group_verbs: bool,
     /// True if the settings change while the topic is used.
     pub(super) configures: bool,
+    /// True if the topic is removed and created again.
+    pub(super) removals: bool,
     /// True if the clock steps back by more than is held. This breaks the order of a key, which is promised only for a
     /// clock that does not run backward.
     pub(super) large_steps_back: bool,
@@ -51,6 +53,7 @@ impl Mix {
                 replaces: false,
                 group_verbs: false,
                 configures: false,
+                removals: rng.u8(0..3) == 0,
                 large_steps_back: true,
             };
         }
@@ -65,6 +68,7 @@ impl Mix {
             replaces: one_in(3),
             group_verbs: one_in(2),
             configures: one_in(2),
+            removals: false,
             large_steps_back: false,
             settings: TopicSettings::default(),
         };
@@ -121,6 +125,7 @@ impl Mix {
         let least = usize::from(!mix.group_verbs);
         let groups = GROUPS[..rng.usize(least..=3)].iter();
         settings.groups = groups.map(|name| name.parse().expect("a group")).collect();
+        mix.removals = rng.u8(0..3) == 0;
         Self { settings, ..mix }
     }
 

@@ -5,14 +5,16 @@
 
 mod copies;
 mod moving;
+mod removal;
 mod rules;
 mod send;
 mod settle;
 mod verbs;
 
+pub(super) use removal::Refused;
 pub(super) use rules::Rules;
 
-use lisa_core::broker::Retirement;
+use lisa_core::broker::{Removal, Retirement};
 use lisa_core::message::{EntryId, MessageId, Record};
 use lisa_core::state::{End, Ended};
 use lisa_tests::snapshot::Text;
@@ -239,6 +241,10 @@ pub(super) struct Reference {
     pub(super) rules: Rules,
     pub(super) general: bool,
     pub(super) epoch: u64,
+    /// The way in which the topic is being removed.
+    pub(super) removal: Option<Removal>,
+    /// True if the shard was removed with its topic. Then it has nothing, and of its fields, only the epoch counts.
+    pub(super) is_gone: bool,
     /// The window that a message brought along.
     pub(super) window: Option<u64>,
     pub(super) paused: bool,
@@ -275,6 +281,8 @@ impl Reference {
             general: rules.needs_general,
             epoch: 1,
             rules,
+            removal: None,
+            is_gone: false,
             window: None,
             paused: false,
             groups: groups.iter().map(|name| Group::named(name)).collect(),

@@ -3,10 +3,10 @@
 use super::calls::Call;
 use super::mix::Mix;
 use super::reference::{Reference, Rules};
-use super::steps::{CONSUMERS, Ending, Sent, Step, Time, What};
+use super::steps::{CONSUMERS, Ending, Seen, Sent, Step, Time, What};
 use super::watch::Watch;
 use lisa_core::broker::{
-    BrokerError, Declare, MAX_GENERAL_BATCH, Settlement, TopicHandle, Verdict,
+    Broker, BrokerError, Declare, MAX_GENERAL_BATCH, Settlement, TopicHandle, Verdict,
 };
 use lisa_core::message::{EntryId, Expiry, MessageId, Options, PreparedMessage, Record};
 use lisa_core::redis::{Connection, Reader};
@@ -41,7 +41,7 @@ impl From<BrokerError> for Stop {
 }
 
 /// Messages in garbage, and since when.
-pub(super) type Seen = Vec<(MessageId, UnixMs)>;
+pub(super) type InGarbage = Vec<(MessageId, UnixMs)>;
 
 /// A message of a shard in a group.
 type Delivered = (usize, Group, MessageId);
@@ -56,6 +56,14 @@ pub(super) struct Run {
     pub(super) settings: TopicSettings,
     /// The names of the groups of the run, also of those that are gone.
     pub(super) groups: Vec<Group>,
+    /// The epoch at which the topic was created.
+    pub(super) created: u64,
+    /// The version of its settings.
+    pub(super) version: u64,
+    /// Processes that know the topic as it was when a removal began, and have noticed nothing since.
+    pub(super) late: Vec<Broker>,
+    /// The one of them that does this step, if one does.
+    pub(super) process: Option<Broker>,
     large_steps_back: bool,
     pub(super) reader: Option<Reader>,
     /// True if some of the last send was not stored: it exceeded a limit, or another message stands for it.
@@ -94,6 +102,10 @@ impl Run {
             fixed,
             watch: Watch::default(),
             groups,
+            created: 1,
+            version: 0,
+            late: Vec::new(),
+            process: None,
             settings: mix.settings.clone(),
             large_steps_back: mix.large_steps_back,
             reader: None,
@@ -103,14 +115,30 @@ impl Run {
         }
     }
 
+    /// The process that does this step.
+    pub(super) fn broker(&self) -> Broker {
+        let process = self.process.as_ref();
+        process.unwrap_or(self.relay.broker()).clone()
+    }
+
     /// The newest handle of the topic: its groups change.
     pub(super) async fn topic(&self) -> Result<Arc<TopicHandle>, Stop> {
         let name = self.relay.topic().name();
-        Ok(self.relay.broker().topic(name).await?)
+        Ok(self.broker().topic(name).await?)
     }
 
     /// Runs a step, perhaps twice, and compares after each time.
     pub(super) async fn step(&mut self, step: &Step) -> Result<(), Stop> {
+        self.process = self.late_process(step);
+        let done = self.step_of_process(step).await;
+        if self.process.take().is_some() {
+            // The usual one reads the registry now and then.
+            self.relay.broker().refresh().await?;
+        }
+        done
+    }
+
+    async fn step_of_process(&mut self, step: &Step) -> Result<(), Stop> {
         let Some(call) = self.choose(&step.what).await? else {
             return self.compare().await;
         };
@@ -129,7 +157,10 @@ impl Run {
             // that it was done.
             let goes_on = matches!(
                 call,
-                Call::Move(_) | Call::Reschedule(..) | Call::RemoveGroup(..)
+                Call::Move(_)
+                    | Call::Reschedule(..)
+                    | Call::RemoveGroup(..)
+                    | Call::RemoveShards(_)
             );
             if before != after && !(goes_on || self.unstored || is_cut) {
                 let text = "doing it again changed where messages are";
@@ -155,6 +186,10 @@ impl Run {
                 Call::Send(sends.into_iter().collect())
             }
             What::Move { batch } => Call::Move(*batch),
+            What::Read { .. } | What::Renew(..) | What::Lease { .. } if self.is_gone() => {
+                self.hold_too_late().await?;
+                return Ok(None);
+            }
             What::Read { consumer, count } => {
                 self.read(CONSUMERS[*consumer], *count).await?;
                 return Ok(None);
@@ -242,6 +277,19 @@ impl Run {
                 let others = Mix::new(*seed, self.settings.shards).settings;
                 let groups = self.settings.groups.clone();
                 Call::Declare(Box::new(TopicSettings { groups, ..others }))
+            }
+            What::RemoveTopic(how, seen) => {
+                let epoch = self.shards[0].epoch;
+                let seen = seen.map(|seen| match seen {
+                    Seen::Current => epoch,
+                    Seen::Old => epoch - 1,
+                });
+                Call::RemoveTopic(*how, seen)
+            }
+            What::RemoveShards(only) => Call::RemoveShards(*only),
+            What::Reshard => {
+                let is_there = !self.is_gone() && self.shards[0].removal.is_none();
+                Call::Reshard(self.settings.shards + u16::from(!is_there))
             }
             What::Clock(by) => {
                 let held = self.shards.iter().filter_map(|shard| shard.last_time).max();
@@ -346,18 +394,25 @@ impl Run {
     }
 
     /// Asks which of the ids are in a group's garbage; `outdated` uses times that were never valid.
-    async fn seen(&self, group: &Group, ids: &[String], outdated: bool) -> Result<Seen, Stop> {
+    async fn seen(&self, group: &Group, ids: &[String], outdated: bool) -> Result<InGarbage, Stop> {
+        if self.is_gone() {
+            // They were seen before.
+            let now = self.relay.now();
+            return Ok(ids.iter().map(|name| (id(name), now)).collect());
+        }
         let topic = self.topic().await?;
         if self.shards[0].place_of(group).is_none() {
-            return Ok(Seen::new());
+            return Ok(InGarbage::new());
         }
         let ids: Vec<_> = ids.iter().map(|name| id(name)).collect();
-        let mut seen = self.relay.broker().in_garbage(&topic, group, &ids).await?;
-        let mut expected = Seen::new();
+        let mut seen = self.broker().in_garbage(&topic, group, &ids).await?;
+        let mut expected = InGarbage::new();
         for id in &ids {
             for shard in topic.shards_of(id, None) {
                 let reference = &self.shards[usize::from(shard.get())];
-                let g = reference.place_of(group).unwrap_or_default();
+                let Some(g) = reference.place_of(group) else {
+                    continue;
+                };
                 let in_garbage = reference.groups[g].in_garbage(id);
                 expected.extend(
                     in_garbage.map(|in_garbage| (id.clone(), UnixMs::new(in_garbage.time))),
@@ -373,12 +428,14 @@ impl Run {
 
     /// Returns the calls of a change of garbage: the shard, and up to [`MAX_GENERAL_BATCH`] messages. Each shard that an id may be
     /// on is asked about it, even if it was seen on another.
-    pub(super) fn calls_by_shard(&self, seen: &Seen) -> Vec<(usize, Seen)> {
-        let mut shards: BTreeMap<usize, Seen> = BTreeMap::new();
+    pub(super) fn calls_by_shard(&self, seen: &InGarbage) -> Vec<(usize, InGarbage)> {
+        let mut shards: BTreeMap<usize, InGarbage> = BTreeMap::new();
         for item in seen {
             for shard in self.relay.topic().shards_of(&item.0, None) {
                 let shard = usize::from(shard.get());
-                shards.entry(shard).or_default().push(item.clone());
+                if !self.shards[shard].is_gone {
+                    shards.entry(shard).or_default().push(item.clone());
+                }
             }
         }
         let calls = shards.iter().flat_map(|(shard, seen)| {

@@ -2,7 +2,7 @@
 
 use super::mix::Mix;
 use fastrand::Rng;
-use lisa_core::broker::Retirement;
+use lisa_core::broker::{Removal, Retirement};
 
 /// Consumers that steps choose from.
 pub(super) const CONSUMERS: [&str; 2] = ["ada", "bob"];
@@ -12,6 +12,8 @@ pub(super) const CONSUMERS: [&str; 2] = ["ada", "bob"];
 pub(super) struct Step {
     pub(super) what: What,
     pub(super) twice: bool,
+    /// True if a process does it that knows the topic as it was when a removal began.
+    pub(super) late: bool,
 }
 
 /// A time as a step says it, in ms from the virtual now.
@@ -73,10 +75,16 @@ pub(super) enum What {
     RemoveGroup(usize, u16),
     /// The instance joins, or renews its lease.
     Join,
-    /// Creates the removed groups again.
+    /// Creates the removed groups again, or the removed topic.
     Declare,
     /// The same with other features, those of the mix of this seed.
     Configure(u64),
+    /// Begins the removal of the topic: at any epoch, or at the current one or an old one only.
+    RemoveTopic(Removal, Option<Seen>),
+    /// A manager removes a shard that can go, or all of them, the first one last.
+    RemoveShards(Option<u16>),
+    /// Changes the number of shards. Only a topic that is being removed, or was, is asked for another number.
+    Reshard,
     Clock(i64),
     /// Advances the clock to the next due time, or to 1 ms before it.
     ClockToDue {
@@ -84,6 +92,13 @@ pub(super) enum What {
     },
     FlushScripts,
     Lookup(String),
+}
+
+/// The epoch that the caller of a removal has seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Seen {
+    Current,
+    Old,
 }
 
 /// One message of a send.
@@ -143,10 +158,30 @@ pub(super) fn steps(seed: u64, count: usize, mix: &Mix) -> Vec<Step> {
     };
     (0..count)
         .map(|_| Step {
-            what: what(number(&mut rng), &mut rng, mix),
+            what: match mix.removals && rng.u8(0..100) < 15 {
+                true => removal(&mut rng, mix),
+                false => what(number(&mut rng), &mut rng, mix),
+            },
             twice: rng.u8(0..100) < 30,
+            late: mix.removals && rng.bool(),
         })
         .collect()
+}
+
+/// A step of the end of the topic, or of its return.
+fn removal(rng: &mut Rng, mix: &Mix) -> What {
+    let shards = mix.settings.shards;
+    match rng.u8(0..14) {
+        0..4 => {
+            // A drain takes long.
+            let how = [Removal::Drain, Removal::Force, Removal::Force][rng.usize(0..3)];
+            let seen = [None, None, Some(Seen::Current), Some(Seen::Old)];
+            What::RemoveTopic(how, seen[rng.usize(0..4)])
+        }
+        4..9 => What::RemoveShards(rng.bool().then(|| rng.u16(0..shards))),
+        9 => What::Reshard,
+        _ => What::Declare,
+    }
 }
 
 fn what(number: u32, rng: &mut Rng, mix: &Mix) -> What {
@@ -199,7 +234,7 @@ fn what(number: u32, rng: &mut Rng, mix: &Mix) -> What {
         925..929 if mix.group_verbs => What::PauseGroup(group(rng, mix), true),
         929..934 if mix.group_verbs => What::PauseGroup(group(rng, mix), false),
         934..939 if mix.group_verbs => What::Retire(group(rng, mix), retiring(rng)),
-        939..944 if mix.group_verbs => What::RemoveGroup(group(rng, mix), removal(rng)),
+        939..944 if mix.group_verbs => What::RemoveGroup(group(rng, mix), dropped(rng)),
         944..946 if mix.group_verbs => What::Declare,
         946..950 if mix.group_verbs => What::Join,
         925..941 => What::Clock(rng.i64(0..6)),
@@ -273,7 +308,7 @@ fn batch(rng: &mut Rng) -> u16 {
 }
 
 /// Mostly few, so that a partly dropped group can still be kept.
-fn removal(rng: &mut Rng) -> u16 {
+fn dropped(rng: &mut Rng) -> u16 {
     if rng.u8(0..4) == 0 { 50 } else { rng.u16(1..4) }
 }
 

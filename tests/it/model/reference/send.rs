@@ -83,11 +83,15 @@ fn accepted(outcome: SendOutcome, id: &MessageId, due: Option<u64>) -> Accepted 
 }
 
 impl Reference {
+    /// Stores messages. One that is not answered is refused: it is new, and the topic is being removed.
     pub(in super::super) fn send(
         &mut self,
         clock: u64,
         messages: &[PreparedMessage],
-    ) -> Vec<Accepted> {
+    ) -> Vec<Option<Accepted>> {
+        if self.is_gone {
+            return vec![None; messages.len()];
+        }
         let mut items: Vec<_> = messages.iter().map(Item::of).collect();
         // A repeat of the call must not send again what the call itself cancelled.
         let replaced: Vec<_> = items.iter().filter_map(|item| item.replace).collect();
@@ -111,7 +115,7 @@ impl Reference {
     }
 
     /// Sends the items of one call of the script.
-    fn send_part(&mut self, clock: u64, items: &[Item<'_>]) -> Vec<Accepted> {
+    fn send_part(&mut self, clock: u64, items: &[Item<'_>]) -> Vec<Option<Accepted>> {
         let now = self.begin(clock, 20);
         let brings_window = items.iter().any(Item::is_ranked) && self.rules.max_ready.is_none();
         let script = Script {
@@ -135,20 +139,21 @@ impl Reference {
                     if let (Some(End::Merged), Some(survivor)) = (ended, survivor) {
                         let due = self.messages.get(survivor).filter(waiting);
                         let due = due.map(|m| m.due);
-                        return accepted(SendOutcome::Merged, survivor, due);
+                        return Some(accepted(SendOutcome::Merged, survivor, due));
                     }
                     let due = stored.filter(waiting).map(|m| m.due);
-                    Accepted {
+                    Some(Accepted {
                         ended,
                         ..accepted(SendOutcome::Duplicate, item.id, due)
-                    }
+                    })
                 }
                 None => self.send_one(now, script, item),
             });
         let sent: Vec<_> = sent.collect();
         // An id whose end is no longer remembered is a new one.
         for (item, sent) in items.iter().zip(&sent) {
-            let is_new = matches!(sent.outcome, SendOutcome::Waiting | SendOutcome::Ready);
+            let outcome = sent.as_ref().map(|sent| sent.outcome);
+            let is_new = matches!(outcome, Some(SendOutcome::Waiting | SendOutcome::Ready));
             if is_new && self.is_stored(item.id) {
                 self.tomb.remove(item.id);
                 self.into.remove(item.id);
@@ -184,20 +189,20 @@ impl Reference {
         (*time >= self.oldest_tombstone()).then_some(Some(*end))
     }
 
-    fn send_one(&mut self, now: u64, script: Script, item: &Item<'_>) -> Accepted {
+    fn send_one(&mut self, now: u64, script: Script, item: &Item<'_>) -> Option<Accepted> {
         let due = item.when.due(UnixMs::new(now)).get();
         if !script.is_general {
             self.store(item, due);
             if due > now || self.paused {
                 self.look_at(due);
-                return accepted(SendOutcome::Waiting, item.id, Some(due));
+                return Some(accepted(SendOutcome::Waiting, item.id, Some(due)));
             }
             let message = self.message_mut(item.id);
             (message.waiting, message.owed) = (false, 1);
             self.count("moved", 1);
             self.count_in(0, "moved", 1);
             self.emit_plain(item.id, now);
-            return accepted(SendOutcome::Ready, item.id, Some(due));
+            return Some(accepted(SendOutcome::Ready, item.id, Some(due)));
         }
         if let Some(old) = item.replace {
             let blocked = match self.find(old) {
@@ -206,26 +211,32 @@ impl Reference {
                 Where::Garbage => Some(Blocked::Garbage),
                 Where::Unknown => Some(Blocked::Unknown),
             };
+            let ended = self.end(old);
+            if blocked == Some(Blocked::Unknown) && ended.is_none() && self.removal.is_some() {
+                return None;
+            }
             if blocked.is_some() {
-                let ended = self.end(old);
-                return Accepted {
+                return Some(Accepted {
                     ended,
                     blocked,
                     ..accepted(SendOutcome::ReplaceConflict, item.id, None)
-                };
+                });
             }
         }
         let replaced = item.replace;
         let target = self.target(now, item).filter(|id| Some(id) != replaced);
+        if self.removal.is_some() && replaced.is_none() && target.is_none() {
+            return None;
+        }
         if let (Some(id), Merge::Reject) = (&target, self.rules.merge) {
             // Nothing is stored, so nothing is replaced.
             self.count("duplicates", 1);
             let due = self.message(id);
             let due = due.waiting.then_some(due.due);
-            return accepted(SendOutcome::Duplicate, id, due);
+            return Some(accepted(SendOutcome::Duplicate, id, due));
         }
         if self.is_full(item, target.as_ref()) {
-            return accepted(SendOutcome::Full, item.id, None);
+            return Some(accepted(SendOutcome::Full, item.id, None));
         }
         // Only what is stored makes the topic general, and a replacement alone does not.
         if !self.general && item.uses_features() {
@@ -238,7 +249,7 @@ impl Reference {
         let Some(id) = target else {
             self.store(item, due);
             self.look_at(due);
-            return accepted(SendOutcome::Waiting, item.id, Some(due));
+            return Some(accepted(SendOutcome::Waiting, item.id, Some(due)));
         };
         if self.rules.merge == Merge::Last {
             self.put_into(&id, item, due);
@@ -248,7 +259,7 @@ impl Reference {
         self.entomb(item.id, End::Merged);
         self.into.insert(item.id.clone(), id.clone());
         let due = self.message(&id).due;
-        accepted(SendOutcome::Merged, &id, Some(due))
+        Some(accepted(SendOutcome::Merged, &id, Some(due)))
     }
 
     /// The message that an item is merged into: no group has begun with it, and it has not lapsed.

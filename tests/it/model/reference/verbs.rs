@@ -265,6 +265,7 @@ impl Reference {
             return false;
         };
         !self.rules.needs_general
+            && self.removal.is_none()
             && self
                 .messages
                 .values()
