@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use lisa_core::broker::{
-    Broker, BrokerError, Examination, GroupStats, Membership, Migration, Resharded, TopicHandle,
-    Verdict,
+    Broker, BrokerError, Examination, GroupStats, Membership, Migration, Removal, Resharded,
+    ShardRemoval, TopicHandle, Verdict,
 };
 use lisa_core::message::MessageId;
 use lisa_core::redis::Reader;
@@ -17,6 +17,8 @@ use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, OnGarbage, Shard, Topic, TopicSettings};
 use lisa_tests::relay::{connection, settings};
 use lisa_tests::{Relay, Server};
+
+use super::HOUR;
 
 /// The clock stands still but for these steps.
 const MOST_MS: u64 = 4000;
@@ -106,6 +108,7 @@ pub(super) async fn random(seed: u64, steps: u64) {
             run.step(step).await.unwrap();
         }
         run.finish().await.unwrap();
+        run.remove().await.unwrap();
     });
     let outcome = futures_util::FutureExt::catch_unwind(outcome).await;
     if let Err(panic) = outcome {
@@ -210,7 +213,22 @@ impl Run {
     }
 
     async fn reshard(&mut self) -> Result<(), BrokerError> {
-        if self.topic().is_resharding() {
+        let topic = self.broker().newest(self.name()).await?;
+        if topic.is_resharding() || topic.retired().is_some() {
+            let removed = self
+                .broker()
+                .remove_topic(self.name(), Removal::Force, None);
+            let refused = removed.await.unwrap_err();
+            let is_known = match topic.is_resharding() {
+                true => matches!(
+                    refused,
+                    BrokerError::Resharding { .. } | BrokerError::Changing(_)
+                ),
+                false => matches!(refused, BrokerError::Changing(_)),
+            };
+            assert!(is_known, "{refused}");
+        }
+        if topic.is_resharding() {
             return Ok(());
         }
         let shards = self.rng.u16(1..7);
@@ -318,6 +336,34 @@ impl Run {
                 .unwrap();
             let in_service = (first.get()..=last.get()).contains(&number);
             assert!(in_service || key == "v1:{t:0}:conf", "{key} is left");
+        }
+        Ok(())
+    }
+
+    /// Removes the topic, whose messages have all ended. Only the record of that is left, and the pointer to it. A process that
+    /// knows the topic learns of it.
+    async fn remove(&mut self) -> Result<(), BrokerError> {
+        let how = Removal::ALL[self.rng.usize(..2)];
+        let (broker, name) = (self.broker(), self.name());
+        broker.remove_topic(name, how, None).await?;
+        let topic = broker.newest(name).await?;
+        let first = topic.first_shard();
+        let others = topic.shards().filter(|shard| *shard != first);
+        for shard in others.chain([first]) {
+            let removed = broker.remove_shard(&topic, shard).await?;
+            assert_eq!(removed, ShardRemoval::Gone, "{shard}");
+        }
+        let late = self.other.known(name).expect("a process that knows it");
+        let last = late.shards().last().expect("a shard");
+        let moved = self.other.move_due(&late, last, 1, HOUR).await;
+        assert!(
+            matches!(moved, Err(BrokerError::UnknownTopic(_))),
+            "{moved:?}"
+        );
+        let record = format!("v1:{{t:{first}}}:conf");
+        for (key, _) in self.relay.snapshot().await.iter() {
+            let is_left = [record.as_str(), "v1:{t:0}:conf"].contains(&key);
+            assert!(is_left || !key.starts_with("v1:{t:"), "{key} is left");
         }
         Ok(())
     }
