@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use lisa_core::broker::{Broker, Examination, Migration, Verdict};
+use lisa_core::broker::{
+    Broker, BrokerError, Declare, Examination, Migration, Removal, ShardRemoval, Verdict,
+};
 use lisa_core::redis::{Connection, ConnectionSettings};
-use lisa_core::topic::Shard;
+use lisa_core::topic::{Shard, TopicSettings};
 use lisa_tests::proxy::{FaultProxy, Mode};
 use lisa_tests::relay::{connection, id, message, ms, retry, settings, settlement};
 use lisa_tests::{Relay, SOON, Server, eventually};
+use redis::cmd;
 use tokio_util::sync::CancellationToken;
 
 use super::{HOUR, migrate_out, open, send};
@@ -167,6 +170,63 @@ async fn late_operator(again: bool) {
         relay.snapshot().await
     );
     assert_eq!(fresh.stats(&found).await.unwrap().waiting, 1);
+}
+
+/// One stops before the resharding begins. Meanwhile the topic is removed, and created with fewer shards.
+#[tokio::test]
+async fn an_operator_who_goes_on_with_another_topic_leaves_no_resharding_without_an_end() {
+    // After each of the reads that come before.
+    futures_util::future::join_all((1..=9).map(late_reshard)).await;
+}
+
+async fn late_reshard(reads: u64) {
+    let server = Server::start();
+    let of_shards = |shards| TopicSettings {
+        shards,
+        ..settings()
+    };
+    let connected = connection(&server).await;
+    let relay = Relay::on(&server, &connected, "stale", of_shards(3)).await;
+    let (stale, _proxy) = slow(&server, &relay).await;
+    let (broker, name) = (relay.broker(), relay.topic().name().clone());
+    let () = relay.command(cmd("CONFIG").arg("RESETSTAT")).await;
+    let of = name.clone();
+    let late = tokio::spawn(async move { stale.reshard(&of, 4).await });
+    eventually(SOON, async || have_been_made(&relay, reads).await).await;
+    match broker.remove_topic(&name, Removal::Force, None).await {
+        // It has begun.
+        Err(BrokerError::Resharding { .. }) => return drop(late.await.unwrap().unwrap()),
+        begun => assert_eq!(begun.unwrap(), Removal::Force),
+    }
+    let topic = broker.newest(&name).await.unwrap();
+    for shard in [1, 2, 0].map(Shard::new) {
+        let removed = broker.remove_shard(&topic, shard).await;
+        assert_eq!(removed.unwrap(), ShardRemoval::Gone);
+    }
+    let created = broker.declare(&name, &of_shards(2), Declare::Update).await;
+    send(broker, &created.unwrap(), message("m", HOUR)).await;
+    // It may reshard the new topic, or not.
+    let _ = late.await.unwrap();
+    let topic = broker.newest(&name).await.unwrap();
+    assert_eq!(migrate_out(broker, &topic).await, 0);
+    let topic = broker.newest(&name).await.unwrap();
+    assert!(!topic.is_resharding(), "after {reads} reads: {topic:?}");
+    assert_eq!(broker.stats(&topic).await.unwrap().waiting, 1);
+    broker.drop_retired_keys(&topic).await.unwrap();
+    let removed = broker.remove_topic(&name, Removal::Force, None).await;
+    assert_eq!(removed.unwrap(), Removal::Force, "after {reads} reads");
+}
+
+/// Returns whether Redis has run so many `HMGET`, with which a process reads what a topic is like.
+async fn have_been_made(relay: &Relay, reads: u64) -> Result<(), String> {
+    let stats: String = relay.command(cmd("INFO").arg("commandstats")).await;
+    let calls = stats
+        .split_once("cmdstat_hmget:calls=")
+        .map_or("0", |(_, rest)| rest.split(',').next().unwrap_or_default());
+    match calls.parse::<u64>().unwrap() >= reads {
+        true => Ok(()),
+        false => Err(format!("{calls} of {reads} reads")),
+    }
 }
 
 /// It knows of the first resharding, and reports its end when the second one is over, too.

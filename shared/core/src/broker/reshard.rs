@@ -34,6 +34,15 @@ pub enum Resharded {
     UnderWay(Arc<TopicHandle>),
 }
 
+/// A resharding as its first old shard records it.
+struct Begun {
+    shards: u16,
+    /// The version of the settings.
+    version: u64,
+    /// True if this process recorded it.
+    is_own: bool,
+}
+
 /// New shards of a topic that are being created after its old ones.
 struct Opening<'a> {
     broker: &'a Broker,
@@ -143,19 +152,25 @@ impl Broker {
         }
         // The first caller decides on the number. The field is removed together with the shard. From now on, the settings of
         // the old shards stay as they are, so those read now are the ones that the new shards get.
-        let (begun, version) = self.begin(&handle, old.start, shards).await?;
-        if begun != shards {
-            return Err(already(begun));
+        let begun = self.begin(&handle, old.start, shards).await?;
+        if begun.shards != shards {
+            return Err(already(begun.shards));
         }
+        let version = begun.version;
         let handle = self.load(topic).await?.ok_or_else(unknown)?;
         if handle.open() != old.start {
             return Err(BrokerError::Changing(topic.clone()));
         }
+        if (handle.settings().shards, handle.version) != (now, version) {
+            // While this process was paused, the topic was removed, and another one was created.
+            if begun.is_own {
+                self.call_off(&handle, old.start).await?;
+            }
+            return Err(BrokerError::Changing(topic.clone()));
+        }
         if handle.removal().is_some() {
             // From now on, its removal cannot begin. It began before.
-            let conf = &handle.keys(Shard::new(old.start))?.conf;
-            self.ask::<()>(command("HDEL", conf).arg("resharding"))
-                .await?;
+            self.call_off(&handle, old.start).await?;
             return Err(BrokerError::BeingRemoved(topic.clone()));
         }
         let opening = Opening {
@@ -181,21 +196,26 @@ impl Broker {
         Ok(Resharded::UnderWay(handle))
     }
 
-    /// Records the new number of shards of a topic, unless one is recorded already. Returns the recorded number, and the version
-    /// of the settings.
-    async fn begin(
-        &self,
-        handle: &TopicHandle,
-        first: u16,
-        to: u16,
-    ) -> Result<(u16, u64), BrokerError> {
+    /// Records the new number of shards of a topic, unless one is recorded already.
+    async fn begin(&self, handle: &TopicHandle, first: u16, to: u16) -> Result<Begun, BrokerError> {
         let conf = &handle.keys(Shard::new(first))?.conf;
         let set = command("HSETNX", conf).arg("resharding").arg(to);
-        self.ask::<()>(set).await?;
+        let is_own = self.ask(set).await?;
         let fields = command("HMGET", conf).arg(&["resharding", "version"]);
-        let (begun, version): (u16, Option<u64>) = self.ask(fields).await?;
-        // Older releases wrote no version.
-        Ok((begun, version.unwrap_or(1)))
+        let (shards, version): (u16, Option<u64>) = self.ask(fields).await?;
+        Ok(Begun {
+            shards,
+            // Older releases wrote no version.
+            version: version.unwrap_or(1),
+            is_own,
+        })
+    }
+
+    /// Removes the new number of shards of a topic, so that its settings can be changed again.
+    async fn call_off(&self, handle: &TopicHandle, first: u16) -> Result<(), BrokerError> {
+        let conf = &handle.keys(Shard::new(first))?.conf;
+        let remove = command("HDEL", conf).arg("resharding");
+        self.ask(remove).await
     }
 
     /// Returns the highest arrival number of all shards.
