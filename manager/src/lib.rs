@@ -47,6 +47,6 @@ pub use manager::Manager;
 
 pub use lisa_service::config::{Config, LoadOptions};
 pub use lisa_service::cron::{Cron, TimeZone};
-pub use lisa_service::recurring::{MessageTemplate, RecurringMessage};
+pub use lisa_service::recurring::{MessageTemplate, PutScheduleError, RecurringMessage};
 pub use lisa_service::role::{Runtime, StartError};
 pub use lisa_service::shutdown::Shutdown;

@@ -33,9 +33,14 @@ pub(crate) const GROUPS: [&str; 2] = ["first", "second"];
 pub(crate) const LISTENERS: [&str; 2] = ["radio-1", "radio-2"];
 /// The processes that workers pull [`Topic::Pulled`] from.
 pub(crate) const GATEWAYS: [&str; 2] = ["gateway-1", "gateway-2"];
-/// The topic of a recurring message, which no sender sends; its schedule and its interval in ms are in [`SCHEDULE`].
+/// The topic of recurring messages, which no sender sends: one each [`TICK_EVERY`] ms.
 pub(crate) const TICKS: &str = "ticks";
-pub(crate) const SCHEDULE: (&str, u64) = ("tick", 2000);
+pub(crate) const TICK_EVERY: u64 = 2000;
+/// The schedule of every other of these times, which the file of the managers declares, and that of the times between, which is
+/// created by call. The number of ms between two of its times is the same for both.
+pub(crate) const IN_FILE: (&str, &str) = ("tick", "*/4 * * * * *");
+pub(crate) const BY_CALL: (&str, &str) = ("tock", "2-58/4 * * * * *");
+pub(crate) const EACH_EVERY: u64 = 2 * TICK_EVERY;
 
 impl Topic {
     pub(crate) const ALL: [Self; 8] = [

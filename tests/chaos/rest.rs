@@ -3,7 +3,7 @@
 
 use crate::drain::resharding;
 use crate::faults::is_record;
-use crate::plan::{SCHEDULE, TICKS, Topic};
+use crate::plan::{TICK_EVERY, TICKS, Topic};
 use crate::settings::NAMESPACE;
 use crate::world::World;
 use lisa_tests::relay::OF_SCHEDULES;
@@ -116,7 +116,7 @@ async fn is_at_rest(world: &World, shard: &Shard, key: &str, what: &str) -> Resu
 async fn is_bounded(world: &World, key: &str, what: &str) -> Result<bool, String> {
     let most = match what {
         "series" | "series15" => HISTORY,
-        _ => 60_000 / SCHEDULE.1,
+        _ => 60_000 / TICK_EVERY,
     };
     let size = match world
         .command::<String>(cmd("TYPE").arg(key))

@@ -1,6 +1,6 @@
 //! The configuration of each process, and how it is started.
 
-use crate::plan::{GATEWAYS, SCHEDULE, TICKS, Topic};
+use crate::plan::{GATEWAYS, IN_FILE, TICKS, Topic};
 use crate::shards::Shards;
 use lisa_tests::Launch;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ impl Settings {
             )
         });
         let topics = topics.concat();
-        let (schedule, interval) = (SCHEDULE.0, SCHEDULE.1 / 1000);
+        let (schedule, cron) = IN_FILE;
         format!(
             r#"
             namespace = "{NAMESPACE}"
@@ -83,7 +83,7 @@ impl Settings {
             dedup_window = "20s"
             [schedules.{schedule}]
             topic = "{TICKS}"
-            cron = "*/{interval} * * * * *"
+            cron = "{cron}"
             "#
         )
     }

@@ -3,7 +3,7 @@
 use crate::disk::Disk;
 use crate::fleet::Fleet;
 use crate::journal::Journal;
-use crate::plan::GATEWAYS;
+use crate::plan::{BY_CALL, GATEWAYS, TICKS};
 use crate::puller;
 use crate::record::{Record, now};
 use crate::settings::Settings;
@@ -73,6 +73,11 @@ impl World {
             faketime: faketime(),
         };
         world.ready().await;
+        let (name, cron) = BY_CALL;
+        let (topic, cron) = (format!("topic={TICKS}"), format!("cron={cron}"));
+        let create = ["schedules", "create", name, &topic, &cron];
+        let (code, _, error) = world.fleet.manager(&create).await;
+        assert_eq!(code, Some(0), "{error}");
         world
     }
 

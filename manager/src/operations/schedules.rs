@@ -6,8 +6,7 @@ use std::iter::successors;
 
 use futures_util::{StreamExt, stream};
 use lisa_core::broker::{
-    Broker, BrokerError, MAX_DEFINITION, MAX_SCHEDULES, SchedulePut, ScheduleRemoved,
-    StoredSchedule,
+    Broker, BrokerError, MAX_SCHEDULES, SchedulePut, ScheduleRemoved, StoredSchedule,
 };
 use lisa_core::message::MessageId;
 use lisa_core::time::UnixMs;
@@ -16,7 +15,7 @@ use lisa_producer::http::problem;
 use lisa_producer::{Receipt, SendOutcome};
 use lisa_service::config::Config;
 use lisa_service::http::{Problem, ProblemCode};
-use lisa_service::recurring::RecurringMessage;
+use lisa_service::recurring::{PutScheduleError, RecurringMessage};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use utoipa::ToSchema;
@@ -276,17 +275,6 @@ impl Schedules<'_> {
         action: impl FnOnce(&str) -> Action,
     ) -> Result<(ScheduleDetails, bool), Problem> {
         self.not_in_file(name)?;
-        let topic = self.broker.topic(&schedule.topic).await;
-        let topic = topic.map_err(|error| Problem::suggesting_topic(error, self.broker))?;
-        if let Some(why) = schedule.too_large(topic.settings()) {
-            return Err(invalid("payload", &why));
-        }
-        let definition = Json::from(schedule.fields()).to_string();
-        if definition.len() > MAX_DEFINITION {
-            let size = definition.len();
-            let why = format!("the schedule has {size} bytes, must be at most {MAX_DEFINITION}");
-            return Err(invalid("payload", &why));
-        }
         let before = self
             .broker
             .read_schedules(std::slice::from_ref(name))
@@ -299,12 +287,15 @@ impl Schedules<'_> {
         });
         let action = action.topic(&schedule.topic);
         let action = action.details(format!("{name}, {}", schedule.rule()));
-        let rule = schedule.rule();
-        let put = self.broker.put_schedule(name, &definition, &rule, at);
+        let put = schedule.put(self.broker, name, at);
         let put = action.run(put, |put| {
             audit::changed(matches!(put, SchedulePut::Put { .. }))
         });
-        let created = match put.await? {
+        let put = put.await.map_err(|error| match error {
+            PutScheduleError::Broker(error) => Problem::suggesting_topic(error, self.broker),
+            PutScheduleError::Payload(why) => invalid("payload", &why),
+        });
+        let created = match put? {
             SchedulePut::Put { created, .. } => created,
             SchedulePut::Unchanged(_) => false,
             SchedulePut::Other(version) => return Err(other(name, version)),

@@ -1,25 +1,25 @@
 //! Recurring messages: the message that a schedule sends, and its times.
 //!
-//! Reads no clock and sends nothing; the manager does both.
+//! Reads no clock and sends nothing; the manager does both. A schedule that no file declares can be stored for all managers.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value as Json};
 
 use crate::cron::{Cron, TimeZone};
-use lisa_core::broker::MissedTimes;
+use lisa_core::broker::{Broker, BrokerError, MAX_DEFINITION, MissedTimes, SchedulePut};
 use lisa_core::fields::{
     Any, Field, FieldProblem, Fields, JsonReader, Limits, Reader, TableReader, Value, within,
 };
 use lisa_core::message::{Headers, MessageOptions};
 use lisa_core::time::{DAY, UnixMs};
-use lisa_core::topic::{Topic, TopicSettings};
+use lisa_core::topic::{ScheduleName, Topic, TopicSettings};
 
 const HOUR: Duration = Duration::from_hours(1);
 /// The options of a message that a schedule may set, besides `retry`. The schedule determines the others.
 const OPTIONS: [&str; 5] = ["key", "merge_key", "priority", "ttl", "max_attempts"];
 /// The most missed times that are counted at once.
-const COUNTED: u64 = 1000;
+const COUNTED: usize = 100;
 
 /// A message that is sent at each time of a schedule.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +45,17 @@ pub struct MessageTemplate {
     pub headers: Headers,
     /// Its options, without a due time and an id, which the schedule determines.
     pub options: MessageOptions,
+}
+
+/// The reason why a schedule cannot be stored.
+#[derive(Debug, thiserror::Error)]
+pub enum PutScheduleError {
+    /// The topic does not exist, or Redis failed.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// The payload, or the whole definition, is too large.
+    #[error("payload: {0}")]
+    Payload(String),
 }
 
 impl RecurringMessage {
@@ -130,6 +141,37 @@ impl RecurringMessage {
         given.collect()
     }
 
+    /// Stores the schedule for all managers, if a stored one of this name is at the version `at`: 0 if there must be none. What the
+    /// managers' file declares must not be stored.
+    ///
+    /// # Errors
+    /// [`PutScheduleError`].
+    ///
+    /// # Cancel safety
+    /// The schedule may be stored. A repeated call is answered with [`SchedulePut::Unchanged`].
+    pub async fn put(
+        &self,
+        broker: &Broker,
+        name: &ScheduleName,
+        at: Option<u64>,
+    ) -> Result<SchedulePut, PutScheduleError> {
+        let topic = broker.topic(&self.topic).await?;
+        let definition = Json::from(self.fields()).to_string();
+        let size = definition.len();
+        let too_large = match size > MAX_DEFINITION {
+            true => Some(format!(
+                "the schedule has {size} bytes, must be at most {MAX_DEFINITION}"
+            )),
+            false => self.too_large(topic.settings()),
+        };
+        if let Some(why) = too_large {
+            return Err(PutScheduleError::Payload(why));
+        }
+        let rule = self.rule();
+        let put = broker.put_schedule(name, &definition, &rule, at);
+        Ok(put.await?)
+    }
+
     /// Returns why the topic refuses its messages, if their payload is too large.
     pub fn too_large(&self, settings: &TopicSettings) -> Option<String> {
         let (size, most) = (self.message.payload.len(), settings.max_payload);
@@ -138,14 +180,11 @@ impl RecurringMessage {
     }
 
     /// Returns the times after `done` and before `time`: those that are missed if no message is sent between the two. Counts up
-    /// to 1,000 of them.
+    /// to 100 of them.
     pub fn missed(&self, done: UnixMs, time: UnixMs) -> MissedTimes {
         let next = |after: &UnixMs| self.cron.next(&self.time_zone, *after);
         let times = std::iter::successors(next(&done), next);
-        let count = times
-            .take_while(|at| *at < time)
-            .take(COUNTED as usize)
-            .count() as u64;
+        let count = times.take_while(|at| *at < time).take(COUNTED).count() as u64;
         let before = UnixMs::new(time.get().saturating_sub(1));
         let newest = match count {
             0 => None,
@@ -270,7 +309,7 @@ mod tests {
         let mut often = hourly(0);
         often.cron = "* * * * * *".parse().unwrap();
         let many = often.missed(at("10:00:00"), at("14:00:00"));
-        assert_eq!((many.count, many.newest), (1000, at("13:59:59")));
+        assert_eq!((many.count, many.newest), (100, at("13:59:59")));
     }
 
     fn at(text: &str) -> UnixMs {

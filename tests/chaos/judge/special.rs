@@ -2,7 +2,7 @@
 
 use super::{AFTERMATH, Case, Verdict, disturbances};
 use crate::history::{Attempt, Disturbance, History};
-use crate::plan::{LISTENERS, SCHEDULE};
+use crate::plan::{EACH_EVERY, LISTENERS, TICK_EVERY};
 use crate::pullout::{NO_GROUP, PULL_OUT};
 use crate::record::ALL;
 use crate::witness::STALL;
@@ -121,11 +121,10 @@ pub(super) fn ticks(history: &History, verdict: &mut Verdict) {
             }
         }
     }
-    let known = history
-        .ticks
-        .first_key_value()
-        .zip(history.ticks.last_key_value());
-    let Some(((first, _), (last, _))) = known else {
+    // The schedule of the times between those of the file is created last.
+    let mut times = history.ticks.keys();
+    let first = times.find(|time| !time.is_multiple_of(EACH_EVERY));
+    let Some((first, (last, _))) = first.zip(history.ticks.last_key_value()) else {
         return;
     };
     let away = |time: u64| {
@@ -136,7 +135,9 @@ pub(super) fn ticks(history: &History, verdict: &mut Verdict) {
         });
         faults
             || history.flushed.is_some_and(|flushed| {
-                (flushed.saturating_sub(BACK)..back(history, flushed)).contains(&time)
+                // The schedule that was created by call is gone.
+                let is_gone = time >= flushed && !time.is_multiple_of(EACH_EVERY);
+                is_gone || (flushed.saturating_sub(BACK)..back(history, flushed)).contains(&time)
             })
     };
     let mut time = *first;
@@ -145,6 +146,6 @@ pub(super) fn ticks(history: &History, verdict: &mut Verdict) {
             verdict.lost += 1;
             verdict.violations.push(format!("tick {time} did not come"));
         }
-        time += SCHEDULE.1;
+        time += TICK_EVERY;
     }
 }
