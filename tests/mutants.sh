@@ -309,18 +309,21 @@ settings changed under a condition|declare.lua|elseif mode == 'update' and seen 
 resharding loses settings|declare.lua|if conf[8] and is_whole and not keeps then|if false then
 schedule changed at another version|put_schedule.lua|if at and at ~= version then|if false then
 schedule whose version goes back|put_schedule.lua|math.max(version + 1, now * 1000 + us)|version + 1
-schedule that begins again at each change|put_schedule.lua|if of ~= rule then|if true then
+schedule that begins again at each change|put_schedule.lua|if of ~= rule or tonumber(time) > now + 60000 then|if true then
 schedule that is taken though it is paused|put_schedule.lua|if redis.call('HEXISTS', PAUSED, schedule) == 0 then|if true then
 schedule removed at another version|remove_schedule.lua|if at and at ~= version then|if false then
 schedule that leaves its times|remove_schedule.lua|redis.call('ZREM', FIRES, schedule)|
 schedule that is paused and still taken|pause_schedule.lua|  redis.call('ZREM', FIRES, schedule)\n|
-schedule that makes up for its pause|pause_schedule.lua|if time and tonumber(time) < now then|if false then
+schedule that makes up for its pause|pause_schedule.lua|if time and (tonumber(time) < now or tonumber(time) > now + 60000) then|if false then
 schedule taken twice|take_fires.lua|whole(now + lease), schedule)|whole(now), schedule)
 schedules taken without a bound of bytes|take_fires.lua|if bytes <= 0 then|if false then
 schedule noted by an old definition|note_fires.lua|if is_same or not is_stored then|if true then
 schedule that comes back after its removal|note_fires.lua|'ZADD', FIRES, 'XX', take|'ZADD', FIRES, take
-schedule whose missed times count twice|note_fires.lua|if has_fired or (time == 0 and error ~= '') then|if true then
-schedule whose error stays|note_fires.lua|count, failed, last = count + missed, 0, ''|count = count + missed
+schedule whose missed times count twice|note_fires.lua|elseif outcome ~= 'ask' and time > noted then|elseif outcome ~= 'ask' then
+schedule whose error stays|note_fires.lua|failed = error == '' and 0 or|failed = error == '' and tonumber(failed) or
+schedule that fails after a success|note_fires.lua|      if time > noted then\n        note_faults|      if true then\n        note_faults
+schedule from before the clock was set back|take_fires.lua|if time > now + 60000 then|if false then
+schedule with the pause of another|put_schedule.lua|  redis.call('HDEL', PAUSED, schedule)\n|
 LIST
 }
 

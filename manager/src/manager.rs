@@ -81,6 +81,7 @@ impl Manager {
             recurring: Recurring::of_topics(&sender, &assignments, config),
             stored_schedules: StoredSchedules {
                 sender,
+                config: Arc::new(config.clone()),
                 changed: Arc::default(),
             },
             assignments,

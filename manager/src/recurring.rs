@@ -1,7 +1,7 @@
 //! Sends recurring messages: one for each time of each schedule (cron), some seconds ahead.
 //!
 //! The id of a message consists of the schedule and the time, so each message is stored once, no matter how many managers send
-//! it. Schedules come from this manager's configuration, or from Redis if they were created by call.
+//! it. Schedules come from this manager's configuration, or from Redis if they were created at run time.
 
 mod declared;
 mod stored;
@@ -53,6 +53,7 @@ impl Outcome {
             Ok(receipt) if receipt.outcome == SendOutcome::Duplicate => Self::Known,
             Ok(_) if now.since(time) >= IN_TIME => Self::Late,
             Ok(_) => Self::Sent,
+            Err(error) if is_stored(error) => Self::Sent,
             Err(_) => Self::Failed,
         }
     }
@@ -95,11 +96,22 @@ impl Sender {
         schedule: &RecurringMessage,
         time: UnixMs,
     ) -> Result<Receipt, SendError> {
+        let id = MessageId::of_schedule(name, time);
+        self.send_as(id, schedule, time).await
+    }
+
+    /// Sends a message of a schedule with this id, due at `time`.
+    pub(crate) async fn send_as(
+        &self,
+        id: MessageId,
+        schedule: &RecurringMessage,
+        time: UnixMs,
+    ) -> Result<Receipt, SendError> {
         let template = &schedule.message;
         let message = NewMessage::new(template.payload.clone())
             .headers(template.headers.clone())
             .options(template.options.clone());
-        let message = message.id(MessageId::of_schedule(name, time)).at(time);
+        let message = message.id(id).at(time);
         self.producer.send_message(&schedule.topic, message).await
     }
 
@@ -118,6 +130,11 @@ impl Sender {
     }
 }
 
+/// Returns whether the message is stored, though not as durably as the topic requires.
+fn is_stored(error: &SendError) -> bool {
+    matches!(error, SendError::Indeterminate { stored: true, .. })
+}
+
 /// Returns whether sending the same message again cannot succeed.
 fn is_about_the_message(error: &SendError) -> bool {
     matches!(
@@ -134,8 +151,10 @@ pub(crate) async fn take_over(broker: &Broker, config: &Config) -> Result<(), Br
     let names: Vec<ScheduleName> = config.schedules.keys().cloned().collect();
     for stored in broker.read_schedules(&names).await? {
         if stored.definition.is_some() {
-            broker.remove_schedule(&stored.name, None).await?;
-            tracing::warn!(schedule = %stored.name, "the configuration declares the schedule; the one that was created by call is removed");
+            broker
+                .remove_schedule(&stored.name, Some(stored.version))
+                .await?;
+            tracing::warn!(schedule = %stored.name, "the configuration declares the schedule; the one that was created at run time is removed");
         }
     }
     Ok(())

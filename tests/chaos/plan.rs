@@ -37,7 +37,7 @@ pub(crate) const GATEWAYS: [&str; 2] = ["gateway-1", "gateway-2"];
 pub(crate) const TICKS: &str = "ticks";
 pub(crate) const TICK_EVERY: u64 = 2000;
 /// The schedule of every other of these times, which the file of the managers declares, and that of the times between, which is
-/// created by call. The number of ms between two of its times is the same for both.
+/// created at run time. The number of ms between two of its times is the same for both.
 pub(crate) const IN_FILE: (&str, &str) = ("tick", "*/4 * * * * *");
 pub(crate) const BY_CALL: (&str, &str) = ("tock", "2-58/4 * * * * *");
 pub(crate) const EACH_EVERY: u64 = 2 * TICK_EVERY;

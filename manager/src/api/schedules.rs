@@ -4,25 +4,22 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::{Path, State as With};
 use axum::http::{HeaderMap, StatusCode};
+use lisa_core::broker::MAX_DEFINITION;
 use lisa_core::fields;
-use lisa_core::openapi;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::ScheduleName;
 use lisa_service::http::body::read_limited;
 use lisa_service::http::{Problem, Query, SchedulePath, read_fields, read_object};
 use lisa_service::recurring::RecurringMessage;
-use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::Schema;
-use utoipa::{PartialSchema, ToSchema};
 
 use super::precondition::{self, Tag};
 use super::{Api, invalid};
 use crate::operations::schedules::{
-    Backfilled, ScheduleDetails, ScheduleList, SchedulePaused, ScheduleRun, Schedules,
+    Backfilled, NewSchedule, ScheduleDetails, ScheduleList, SchedulePaused, ScheduleRun, Schedules,
 };
 
-/// The largest body with a definition in bytes: JSON may need two for one.
-const MAX_BODY: usize = 128 * 1024;
+/// The largest body with a definition in bytes: JSON may need six for one.
+const MAX_BODY: usize = 6 * MAX_DEFINITION;
 /// The largest body with a period in bytes.
 const MAX_PERIOD: usize = 1024;
 
@@ -38,8 +35,8 @@ fields! {
     }
 }
 
-/// Lists schedules by name: those of this manager's configuration, and those that were created by call. Each with the time up to
-/// which it has sent, its next time, and what it missed.
+/// Lists schedules by name: those that this manager's configuration declares, and those that were created at run time. Shows the time
+/// up to which each has sent, its next time, and what it missed. A page with large definitions has fewer schedules than `limit`.
 #[utoipa::path(get, operation_id = "list_schedules", path = "/v1/schedules", tag = "schedules", params(SchedulesQuery),
     responses((status = 200, description = "A page of schedules; `next` is null on the last page", body = ScheduleList)))]
 pub(super) async fn list(
@@ -51,52 +48,39 @@ pub(super) async fn list(
     list.await.map(Json).map_err(Problem::from)
 }
 
-/// Returns a schedule with its definition, its next times, and what its author may not expect of them.
+/// Returns a schedule with its definition, its next times, and warnings about times that may surprise.
 #[utoipa::path(get, operation_id = "show_schedule", path = "/v1/schedules/{schedule}", tag = "schedules", params(SchedulePath),
-    responses((status = 200, description = "The schedule; the header `ETag` has the version in quotes", body = ScheduleDetails),
+    responses((status = 200, description = "The schedule; the header `ETag` has the version in quotes, unless a file declares it", body = ScheduleDetails),
         (status = 404, description = "not_found: no such schedule")))]
 pub(super) async fn show(
     With(api): With<Api>,
     Path(path): Path<SchedulePath>,
-) -> Result<(Tag, Json<ScheduleDetails>), Problem> {
+) -> Result<(Option<Tag>, Json<ScheduleDetails>), Problem> {
     let details = schedules(&api).show(&name(&path)?).await?;
-    Ok((precondition::tag(details.version), Json(details)))
+    Ok((details.version.map(precondition::tag), Json(details)))
 }
-
-/// A schedule to create or change: a cron expression, and the message that is sent at each of its times.
-struct NewSchedule;
-
-impl PartialSchema for NewSchedule {
-    fn schema() -> RefOr<Schema> {
-        let meaning = "A schedule to create or change: a cron expression, and the message that is sent at each of its times.";
-        let read = |from: &mut fields::Describer| drop(RecurringMessage::read(from));
-        Schema::Object(openapi::object_of(meaning, &[], read)).into()
-    }
-}
-
-impl ToSchema for NewSchedule {}
 
 /// Creates a schedule, or replaces its definition.
 ///
-/// The body has the fields of `schedules.<name>` in the configuration. A new schedule begins now, and so does one whose `cron` or
-/// `time_zone` changes. A definition that is in force already is a success at any version, so a request without a response can be
-/// repeated. Messages that were sent ahead, up to 5 s before their time, are delivered.
+/// The body has the fields of `schedules.<name>` in the configuration. A new schedule starts now; a change of `cron` or `time_zone`
+/// restarts it. If the schedule already has this definition, the request succeeds regardless of its version, so a request without a
+/// response can be repeated. Messages that were sent ahead, up to 5 s before their time, are delivered.
 #[utoipa::path(put, operation_id = "put_schedule", path = "/v1/schedules/{schedule}", tag = "schedules",
     params(SchedulePath,
         ("If-Match" = Option<String>, Header, pattern = r#"^"[1-9][0-9]{0,17}"$"#, description = "An `ETag` of the schedule: changes it only if it still has this `ETag`, or this definition"),
         ("If-None-Match" = Option<String>, Header, pattern = r"^\*$", description = "`*`: creates the schedule; one that exists must have this definition")),
     request_body = NewSchedule,
-    responses((status = 200, description = "The schedule, with what its author may not expect; the header `ETag` has the version in quotes", body = ScheduleDetails),
+    responses((status = 200, description = "The schedule, with warnings about its times; the header `ETag` has the version in quotes", body = ScheduleDetails),
         (status = 201, description = "The new schedule", body = ScheduleDetails),
         (status = 404, description = "unknown_topic"),
-        (status = 409, description = "declared_in_file: the managers' configuration declares the schedule; busy: there are 100,000 schedules"),
+        (status = 409, description = "declared_in_file: the managers' configuration declares the schedule; busy: the limit of 100,000 schedules is reached"),
         (status = 412, description = "precondition_failed: the schedule has changed, exists, or does not exist")))]
 pub(super) async fn put(
     With(api): With<Api>,
     Path(path): Path<SchedulePath>,
     headers: HeaderMap,
     body: Body,
-) -> Result<(StatusCode, Tag, Json<ScheduleDetails>), Problem> {
+) -> Result<(StatusCode, Option<Tag>, Json<ScheduleDetails>), Problem> {
     let name = name(&path)?;
     let at = precondition::of_put(&headers)?;
     let body = read_limited(body, MAX_BODY, &api.bodies).await?;
@@ -108,15 +92,16 @@ pub(super) async fn put(
         true => StatusCode::CREATED,
         false => StatusCode::OK,
     };
-    Ok((status, precondition::tag(details.version), Json(details)))
+    let tag = details.version.map(precondition::tag);
+    Ok((status, tag, Json(details)))
 }
 
-/// Removes a schedule that was created by call, with its progress. Messages that it has sent stay.
+/// Removes a schedule that was created at run time, with its progress. Messages that it has sent stay.
 #[utoipa::path(delete, operation_id = "remove_schedule", path = "/v1/schedules/{schedule}", tag = "schedules",
     params(SchedulePath,
         ("If-Match" = Option<String>, Header, pattern = r#"^"[1-9][0-9]{0,17}"$"#, description = "An `ETag` of the schedule: removes it only if it still has this `ETag`")),
-    responses((status = 204, description = "It is removed"),
-        (status = 404, description = "not_found: no such schedule; also if it was removed"),
+    responses((status = 204, description = "The schedule was removed"),
+        (status = 404, description = "not_found: no such schedule, or already removed"),
         (status = 409, description = "declared_in_file: the managers' configuration declares the schedule"),
         (status = 412, description = "precondition_failed: the schedule has another `ETag`")))]
 pub(super) async fn remove(
@@ -141,7 +126,7 @@ pub(super) async fn pause(
     set_paused(&api, &path, true).await
 }
 
-/// Resumes a paused schedule, from now on: the times that have passed meanwhile are not sent for.
+/// Resumes a paused schedule. Times that passed while it was paused are skipped.
 #[utoipa::path(post, operation_id = "resume_schedule", path = "/v1/schedules/{schedule}/resume", tag = "schedules", params(SchedulePath),
     responses((status = 200, description = "The new state; `changed` is false if the schedule was in it already", body = SchedulePaused), (status = 404, description = "not_found: no such schedule")))]
 pub(super) async fn resume(
@@ -166,10 +151,10 @@ async fn set_paused(
     Ok(Json(done))
 }
 
-/// Sends a message of a schedule now, also if it is paused. The id of the message has the current second, so a second run within it
-/// sends nothing.
+/// Sends one message of a schedule now, even if it is paused. The id of the message contains the current second, so another run within
+/// it sends nothing.
 #[utoipa::path(post, operation_id = "run_schedule", path = "/v1/schedules/{schedule}/run", tag = "schedules", params(SchedulePath),
-    responses((status = 200, description = "The message; `sent` is false if there was one of this second already", body = ScheduleRun),
+    responses((status = 200, description = "The message; `sent` is false if the schedule was run within this second already", body = ScheduleRun),
         (status = 404, description = "not_found: no such schedule; unknown_topic")))]
 pub(super) async fn run(
     With(api): With<Api>,
@@ -195,11 +180,11 @@ fields! {
 
 /// Sends a message for each time of a schedule in a period of the past, due now.
 ///
-/// The ids are those that the schedule would have used, so a time for which a message was sent is left out, within the dedup window
-/// of the topic. The request can be repeated. It sends at most 1,000 messages; `next` is the `from` of the next one.
+/// The ids are those that the schedule would have used, so a time for which a message was sent is skipped, within the dedup window of
+/// the topic. The request can be repeated. It sends at most 1,000 messages; `next` is the `from` of the next one.
 #[utoipa::path(post, operation_id = "backfill_schedule", path = "/v1/schedules/{schedule}/backfill", tag = "schedules", params(SchedulePath),
     request_body = BackfillPeriod,
-    responses((status = 200, description = "The numbers of messages that were sent, and of those that there were already", body = Backfilled),
+    responses((status = 200, description = "The number of messages sent, and the number that already existed", body = Backfilled),
         (status = 404, description = "not_found: no such schedule; unknown_topic")))]
 pub(super) async fn backfill(
     With(api): With<Api>,

@@ -107,7 +107,7 @@ impl Client {
         if let Some(loaded) = self.configuration()
             && loaded.file.is_none()
         {
-            let why = "pass --url, or --config with the managers' configuration: it has topic_defaults, and decides about what it declares";
+            let why = "pass --url, or --config with the managers' configuration: it has topic_defaults, and owns what it declares";
             return Err(CliError::Usage(why.to_owned()));
         }
         Ok(())

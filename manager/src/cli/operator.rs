@@ -174,7 +174,7 @@ pub(crate) enum SchedulesVerb {
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<Setting>,
     },
-    /// Remove a schedule that was created by call
+    /// Remove a schedule that was created at run time
     Remove {
         /// Schedule
         schedule: ScheduleName,
@@ -184,12 +184,12 @@ pub(crate) enum SchedulesVerb {
         /// Schedule
         schedule: ScheduleName,
     },
-    /// Resume a paused schedule, from now on: the times that have passed meanwhile are not sent for
+    /// Resume a paused schedule. Times that passed while it was paused are skipped
     Resume {
         /// Schedule
         schedule: ScheduleName,
     },
-    /// Send a message of a schedule now
+    /// Send one message of a schedule now
     Run {
         /// Schedule
         schedule: ScheduleName,

@@ -2,14 +2,13 @@
 
 use std::str::FromStr;
 
-use lisa_core::fields::{Description, Value as _};
-use lisa_core::topic::Group;
+use lisa_core::fields::{Description, TEXT_TABLE, Value as _};
+use lisa_core::topic::{Group, Topic};
+use lisa_service::config::Cron;
 use serde_json::{Map, Value};
 
 /// The kinds of fields whose values are texts, whatever they look like.
-const TEXTS: [&str; 3] = [String::KIND, "topic", "cron"];
-/// The kind of a table whose values are texts.
-const TEXT_TABLE: &str = "table of strings";
+const TEXTS: [&str; 3] = [String::KIND, Topic::KIND, Cron::KIND];
 
 /// A field and its value, as typed.
 #[derive(Clone, Debug)]

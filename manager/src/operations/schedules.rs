@@ -8,7 +8,9 @@ use futures_util::{StreamExt, stream};
 use lisa_core::broker::{
     Broker, BrokerError, MAX_SCHEDULES, SchedulePut, ScheduleRemoved, StoredSchedule,
 };
+use lisa_core::fields::Describer;
 use lisa_core::message::MessageId;
+use lisa_core::openapi;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{ScheduleName, Topic};
 use lisa_producer::http::problem;
@@ -18,7 +20,9 @@ use lisa_service::http::{Problem, ProblemCode};
 use lisa_service::recurring::{PutScheduleError, RecurringMessage};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
 
 use super::audit::{self, Action};
 use crate::recurring::{SENDS_AT_A_TIME, Sender};
@@ -30,7 +34,7 @@ const SENT_AT_MOST: usize = 1000;
 /// The most schedules whose next times are computed for a forecast.
 const FORECAST: usize = 1000;
 
-/// The schedules of a relay: those that were created by call, and those that a configuration declares.
+/// The schedules of a relay: those that were created at run time, and those that a configuration declares.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedules<'a> {
     pub(crate) broker: &'a Broker,
@@ -76,7 +80,8 @@ pub(crate) struct ScheduleView {
     pub(crate) sent_until: Option<String>,
     /// The next time after now; absent if it is paused.
     pub(crate) next: Option<String>,
-    /// The number of its times for which no message was sent, because no manager was available or a topic refused it.
+    /// The number of its times for which no message was sent because no manager was available, or because the topic refused it. Up to
+    /// 100 are counted at once, with the next message.
     #[serde(default)]
     pub(crate) missed: u64,
     /// The newest of those.
@@ -95,15 +100,29 @@ pub(crate) struct ScheduleView {
 pub(crate) struct ScheduleDetails {
     #[serde(flatten)]
     pub(crate) view: ScheduleView,
-    /// A number that grows with each change of the schedule, also if it is removed and created again; 0 if a file declares it.
-    pub(crate) version: u64,
-    /// The fields of its definition.
+    /// A number that grows with each change of the schedule, also if it is removed and created again. Absent if a file declares it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) version: Option<u64>,
+    #[schema(value_type = NewSchedule)]
     pub(crate) definition: Map<String, Json>,
     /// Its next five times, whether it is paused or not.
     pub(crate) next_times: Vec<String>,
-    /// Surprises for its author: days that some months do not have, and clock changes that skip or repeat a time.
-    pub(crate) surprises: Vec<String>,
+    /// Times that may surprise: days that some months do not have, and clock changes that skip or repeat a time.
+    pub(crate) warnings: Vec<String>,
 }
+
+/// A schedule to create or change: a cron expression, and the message that is sent at each of its times.
+pub(crate) struct NewSchedule;
+
+impl PartialSchema for NewSchedule {
+    fn schema() -> RefOr<Schema> {
+        let meaning = "The definition of a schedule: a cron expression, and the message that is sent at each of its times.";
+        let read = |from: &mut Describer| drop(RecurringMessage::read(from));
+        Schema::Object(openapi::object_of(meaning, &[], read)).into()
+    }
+}
+
+impl ToSchema for NewSchedule {}
 
 /// A schedule that was paused or resumed.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -121,7 +140,7 @@ pub(crate) struct ScheduleRun {
     pub(crate) topic: Topic,
     /// The id of the message.
     pub(crate) id: MessageId,
-    /// False if there was a message of this second already.
+    /// False if it was run within this second already.
     pub(crate) sent: bool,
 }
 
@@ -187,15 +206,15 @@ impl Schedules<'_> {
         let declared = declared.filter(|name| after.is_none_or(|after| *name > after));
         let mut names: BTreeSet<ScheduleName> = declared.cloned().collect();
         names.extend(self.broker.schedule_names(prefix, after, limit + 1).await?);
-        let has_more = names.len() > limit;
+        let count = names.len();
         let names: Vec<_> = names.into_iter().take(limit).collect();
-        let next = names.last().filter(|_| has_more).map(ToString::to_string);
-        let mut list = ScheduleList {
-            next,
-            ..ScheduleList::default()
-        };
+        let mut list = ScheduleList::default();
         let now = self.broker.now();
-        for stored in self.broker.read_schedules(&names).await? {
+        // Fewer if their definitions are large.
+        let read = self.broker.read_schedules(&names).await?;
+        let last = read.last().filter(|_| read.len() < count);
+        list.next = last.map(|last| last.name.to_string());
+        for stored in read {
             match self.parse(&stored) {
                 Some(Ok((schedule, declared))) => {
                     let view = ScheduleView::new(&stored, &schedule, declared, now);
@@ -210,6 +229,11 @@ impl Schedules<'_> {
             }
         }
         Ok(list)
+    }
+
+    async fn read(self, name: &ScheduleName) -> Result<StoredSchedule, BrokerError> {
+        let read = self.broker.read_schedules(std::slice::from_ref(name));
+        Ok(read.await?.pop().expect("one for each name"))
     }
 
     /// Returns the schedule, and whether the configuration declares it; `None` if there is none.
@@ -228,11 +252,7 @@ impl Schedules<'_> {
         self,
         name: &ScheduleName,
     ) -> Result<(StoredSchedule, RecurringMessage, bool), Problem> {
-        let stored = self
-            .broker
-            .read_schedules(std::slice::from_ref(name))
-            .await?;
-        let stored = stored.into_iter().next().expect("one for each name");
+        let stored = self.read(name).await?;
         match self.parse(&stored) {
             Some(Ok((schedule, declared))) => Ok((stored, schedule, declared)),
             Some(Err(error)) => {
@@ -249,16 +269,25 @@ impl Schedules<'_> {
     /// There is none, or it cannot be read; Redis.
     pub(crate) async fn show(self, name: &ScheduleName) -> Result<ScheduleDetails, Problem> {
         let (stored, schedule, declared) = self.find(name).await?;
+        Ok(self.details(&stored, &schedule, declared))
+    }
+
+    fn details(
+        self,
+        stored: &StoredSchedule,
+        schedule: &RecurringMessage,
+        declared: bool,
+    ) -> ScheduleDetails {
         let now = self.broker.now();
         let next = |after: &UnixMs| schedule.cron.next(&schedule.time_zone, *after);
         let times = successors(next(&now), next).take(SHOWN_TIMES);
-        Ok(ScheduleDetails {
-            view: ScheduleView::new(&stored, &schedule, declared, now),
-            version: stored.version,
+        ScheduleDetails {
+            view: ScheduleView::new(stored, schedule, declared, now),
+            version: Some(stored.version).filter(|_| !declared),
             definition: schedule.fields(),
             next_times: times.map(|at| at.to_string()).collect(),
-            surprises: schedule.cron.surprises(&schedule.time_zone, now),
-        })
+            warnings: schedule.cron.warnings(&schedule.time_zone, now),
+        }
     }
 
     /// Creates a schedule, or replaces its definition, if it is at the version `at`: 0 if it must not exist. Returns it, and whether
@@ -275,11 +304,7 @@ impl Schedules<'_> {
         action: impl FnOnce(&str) -> Action,
     ) -> Result<(ScheduleDetails, bool), Problem> {
         self.not_in_file(name)?;
-        let before = self
-            .broker
-            .read_schedules(std::slice::from_ref(name))
-            .await?;
-        let is_new = before.iter().all(|before| before.definition.is_none());
+        let is_new = self.read(name).await?.definition.is_none();
         let action = action(if is_new {
             "create_schedule"
         } else {
@@ -295,19 +320,22 @@ impl Schedules<'_> {
             PutScheduleError::Broker(error) => Problem::suggesting_topic(error, self.broker),
             PutScheduleError::Payload(why) => invalid("payload", &why),
         });
-        let created = match put? {
-            SchedulePut::Put { created, .. } => created,
-            SchedulePut::Unchanged(_) => false,
+        let (version, created) = match put? {
+            SchedulePut::Put { version, created } => (version, created),
+            SchedulePut::Unchanged(version) => (version, false),
             SchedulePut::Other(version) => return Err(other(name, version)),
             SchedulePut::Full => {
-                let why = format!("there are {MAX_SCHEDULES} schedules, which is the most");
+                let why = format!("the limit of {MAX_SCHEDULES} schedules is reached");
                 return Err(Problem::new(ProblemCode::Busy, why));
             }
         };
-        Ok((self.show(name).await?, created))
+        // Another request may have changed or removed it since.
+        let mut stored = self.read(name).await?;
+        stored.version = version;
+        Ok((self.details(&stored, schedule, false), created))
     }
 
-    /// Removes a schedule that was created by call, if it is at the version `at`.
+    /// Removes a schedule that was created at run time, if it is at the version `at`.
     ///
     /// # Errors
     /// There is none; the configuration declares it; it is at another version; Redis.
@@ -362,10 +390,9 @@ impl Schedules<'_> {
         action: Action,
     ) -> Result<ScheduleRun, Problem> {
         let (_, schedule, _) = self.find(name).await?;
-        let now = self.broker.now().get();
-        let time = UnixMs::new(now - now % 1000);
+        let now = self.broker.now();
         let action = action.topic(&schedule.topic).details(name);
-        let send = sender.send(name, &schedule, time);
+        let send = sender.send_as(MessageId::of_run(name, now), &schedule, now);
         let receipt = action.run(send, |receipt| audit::changed(is_new(receipt)));
         let receipt = receipt.await.map_err(problem)?;
         Ok(ScheduleRun {
@@ -439,10 +466,13 @@ impl Schedules<'_> {
         until: UnixMs,
     ) -> Result<(BTreeMap<ScheduleName, RecurringMessage>, bool), BrokerError> {
         let mut names = self.broker.next_schedules(until, FORECAST + 1).await?;
-        let has_more = names.len() > FORECAST;
-        names.extend(self.config.schedules.keys().cloned());
+        let mut has_more = names.len() > FORECAST;
+        names.truncate(FORECAST);
+        names.splice(0..0, self.config.schedules.keys().cloned());
         let mut all = BTreeMap::new();
-        for stored in self.broker.read_schedules(&names).await? {
+        let read = self.broker.read_schedules(&names).await?;
+        has_more |= read.len() < names.len();
+        for stored in read {
             if stored.paused.is_none()
                 && let Some(Ok((schedule, _))) = self.parse(&stored)
             {

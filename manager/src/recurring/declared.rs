@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use lisa_core::broker::{BrokerError, Fired, FiredOf};
+use lisa_core::broker::{BrokerError, FireResult, Fired, FiredOf, MissedTimes};
 use lisa_core::outage::Outage;
 use lisa_core::time::{UnixMs, millis};
 use lisa_core::topic::{ScheduleName, Topic};
@@ -19,7 +19,7 @@ use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Heartbeat, PartName};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{AHEAD, IN_TIME, Outcome, SENDS_AT_A_TIME, Sender, is_about_the_message};
+use super::{AHEAD, IN_TIME, Outcome, SENDS_AT_A_TIME, Sender, is_about_the_message, is_stored};
 use crate::assignment::{AssignedShard, Assignments, SHOWS_AFTER, watched};
 
 /// The time ahead for a manager that does not hold the topic: it sends what the holder should have sent by then.
@@ -55,6 +55,8 @@ struct Series {
     done: Option<UnixMs>,
     /// The time for which the last send failed, and the earliest moment of the next try.
     failed: Option<(UnixMs, Instant)>,
+    /// The moment at which it is asked again whether it is paused.
+    paused_until: Option<Instant>,
 }
 
 /// The result of a send for one time.
@@ -68,22 +70,18 @@ enum Fate {
     Unknown,
 }
 
-/// The progress of a schedule to record, or to ask for.
+/// The result of a send for a time of a schedule. Without one, only the progress is asked for.
 #[derive(Clone, Copy, Debug)]
 struct Note<'n> {
     schedule: &'n ScheduleName,
-    /// The time for which it has sent; `None` only asks.
-    until: Option<UnixMs>,
-    /// The error of a send that failed; empty without one.
-    error: &'n str,
+    result: Option<FireResult<'n>>,
 }
 
 impl<'n> Note<'n> {
     fn ask(schedule: &'n ScheduleName) -> Self {
         Self {
             schedule,
-            until: None,
-            error: "",
+            result: None,
         }
     }
 }
@@ -102,6 +100,7 @@ impl Recurring {
                 schedule: schedule.clone(),
                 done: None,
                 failed: None,
+                paused_until: None,
             };
             let schedules = topics.entry(&schedule.topic).or_default();
             schedules.insert(name.clone(), series);
@@ -189,7 +188,8 @@ impl Recurring {
                 .since(now)
                 .saturating_sub(self.sender.ahead(&series.schedule, most));
             let again = series.failed.filter(|(of, _)| *of == time);
-            let again = again.map(|(_, at)| at.saturating_duration_since(Instant::now()));
+            let again = again.map(|(_, at)| at).max(series.paused_until);
+            let again = again.map(|at| at.saturating_duration_since(Instant::now()));
             match rest.max(again.unwrap_or_default()) {
                 Duration::ZERO => due.push((name.clone(), time)),
                 rest => pause = pause.min(rest),
@@ -200,11 +200,11 @@ impl Recurring {
         }
         let due_names = due.iter().map(|(name, _)| Note::ask(name));
         let paused = self.note(due_names.collect()).await?;
-        for (name, time) in &due {
-            if paused.contains(name) {
-                let series = self.schedules.get_mut(name).expect("a known schedule");
-                series.failed = Some((*time, Instant::now() + PAUSED_FOR));
-            }
+        for (name, _) in &due {
+            self.series(name).paused_until = match paused.contains(name) {
+                true => Some(Instant::now() + PAUSED_FOR),
+                false => None,
+            };
         }
         due.retain(|(name, time)| {
             !paused.contains(name) && self.schedules[name].done.is_none_or(|done| done < *time)
@@ -217,27 +217,26 @@ impl Recurring {
         let results: Vec<_> = results.collect().await;
         let mut notes = Vec::new();
         for ((name, time), result) in due.into_iter().zip(results) {
-            let error = result.as_ref().err().map(ToString::to_string);
+            let error = result.as_ref().err().filter(|error| !is_stored(error));
+            let error = error.map(ToString::to_string);
             let is_new = self.schedules[&name]
                 .failed
                 .is_none_or(|(of, _)| of != time);
-            match self.judge(&name, time, now, result) {
-                Fate::Stored => notes.push((name, Some(time), String::new())),
-                fate => {
-                    if fate == Fate::Refused {
-                        // Not recorded in Redis: a manager that starts with a better configuration makes up for it.
-                        self.series(&name).done = Some(time);
-                    }
-                    if is_new {
-                        notes.push((name, None, error.unwrap_or_default()));
-                    }
-                }
+            let fate = self.judge(&name, time, now, result);
+            if fate == Fate::Refused {
+                // Not recorded in Redis: a manager that starts with a better configuration makes up for it.
+                self.series(&name).done = Some(time);
+            }
+            if fate == Fate::Stored || is_new {
+                notes.push((name, time, error));
             }
         }
-        let notes = notes.iter().map(|(schedule, until, error)| Note {
+        let notes = notes.iter().map(|(schedule, time, error)| Note {
             schedule,
-            until: *until,
-            error,
+            result: Some(match error {
+                None => FireResult::Sent(*time),
+                Some(error) => FireResult::Failed(*time, error),
+            }),
         });
         self.note(notes.collect()).await?;
         Ok(Duration::ZERO)
@@ -256,8 +255,8 @@ impl Recurring {
             .iter()
             .filter(|name| self.schedules[*name].done.is_none());
         let begun = new.map(|schedule| Note {
-            until: Some(now),
-            ..Note::ask(schedule)
+            schedule,
+            result: Some(FireResult::Sent(now)),
         });
         self.note(begun.collect()).await?;
         Ok(())
@@ -270,12 +269,13 @@ impl Recurring {
         }
         let fires = notes.iter().map(|note| {
             let series = &self.schedules[note.schedule];
-            let missed = note.until.zip(series.done);
-            let missed = missed.map(|(until, done)| series.schedule.missed(done, until));
+            let missed = match (note.result, series.done) {
+                (Some(FireResult::Sent(time)), Some(done)) => series.schedule.missed(done, time),
+                _ => MissedTimes::default(),
+            };
             Fired {
-                until: note.until,
-                missed: missed.unwrap_or_default(),
-                error: note.error.to_owned(),
+                result: note.result,
+                missed,
                 ..Fired::ask(note.schedule, FiredOf::Rule(&series.rule))
             }
         });
@@ -323,13 +323,14 @@ impl Recurring {
     ) -> Fate {
         let series = self.schedules.get_mut(name).expect("a known schedule");
         let outcome = Outcome::of(&sent, time, now);
+        let error = sent.err().filter(|error| !is_stored(error));
         let before = series.failed.take();
-        if before.is_none_or(|(of, _)| of != time) || sent.is_ok() {
+        if before.is_none_or(|(of, _)| of != time) || error.is_none() {
             self.sender
                 .metrics
                 .schedule_fired(name.as_str(), outcome.as_str());
         }
-        let Err(error) = sent else {
+        let Some(error) = error else {
             if before.is_some() {
                 tracing::info!(schedule = %name, "schedule sends again");
             }

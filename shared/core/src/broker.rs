@@ -94,9 +94,9 @@ pub use workers::{
 pub use crate::state::{Settlement, Verdict};
 
 pub use crate::scripts::{
-    Cleaned, Fault, Fired, FiredOf, Forgotten, Holder, JobChange, MissedTimes, Moved, ParkedKey,
-    Progress, Removal, Removed, Retired, Retirement, SchedulePut, ScheduleRemoved, TakenFire,
-    TakenFires,
+    Cleaned, Fault, FireResult, Fired, FiredOf, Forgotten, Holder, JobChange, MissedTimes, Moved,
+    ParkedKey, Progress, Removal, Removed, Retired, Retirement, SchedulePut, ScheduleRemoved,
+    TakenFire, TakenFires,
 };
 
 use redis::{Cmd, Value};

@@ -17,6 +17,9 @@ pub use json::JsonReader;
 pub use text::TextReader;
 pub use value::{Given, Size, Value, optional_text, text_schema};
 
+/// The kind of a table whose values are texts.
+pub const TEXT_TABLE: &str = "table of strings";
+
 /// A field before it is read.
 #[derive(Clone, Copy, Debug)]
 pub struct Field<T> {
@@ -262,7 +265,7 @@ impl Description {
     /// Describes a table whose values are texts.
     pub fn text_table(name: &'static str, meaning: &'static str) -> Self {
         Self {
-            kind: "table of strings",
+            kind: TEXT_TABLE,
             default: Some(Json::Object(serde_json::Map::new())),
             schema: serde_json::json!({ "type": "object", "additionalProperties": { "type": "string" } }),
             ..Self::optional::<String>(name, meaning)

@@ -173,7 +173,7 @@ keys! {
         managers,
         /// The times up to which schedules have fired.
         schedules,
-        /// The definitions of the schedules that were created by call.
+        /// The definitions of the schedules that were created at run time.
         schedule_definitions,
         /// Their names in order.
         schedule_names,

@@ -89,7 +89,7 @@ pub use hot::move_due::Moved;
 pub use maintenance::clean::Cleaned;
 pub use maintenance::forget::Forgotten;
 pub use registry::change_garbage_job::JobChange;
-pub use schedules::note_fires::{Fired, FiredOf, MissedTimes, Progress};
+pub use schedules::note_fires::{FireResult, Fired, FiredOf, MissedTimes, Progress};
 pub use schedules::put_schedule::SchedulePut;
 pub use schedules::remove_schedule::ScheduleRemoved;
 pub use schedules::take_fires::{TakenFire, TakenFires};

@@ -2,7 +2,7 @@
 //!
 //! Only validates them. `zone` computes when they fire. The manager's job scheduler uses the same parser.
 
-mod surprises;
+mod warnings;
 mod zone;
 
 use std::fmt;

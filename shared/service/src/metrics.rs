@@ -168,7 +168,7 @@ families! {
     config_reloads: Counters<Reload>;
     /// Number of panics, by task; each ended only one loop, job, connection, request or task.
     panics: Counters<Task>;
-    /// Number of schedule times processed, by outcome: sent, late, known (already sent) or failed; schedules that were created by call count together, as `(by call)`.
+    /// Number of schedule times processed, by outcome: sent, late, known (already sent) or failed; schedules that were created at run time count together, as `(run time)`.
     schedule_fires: Counters<ScheduleOutcome>;
     /// Newest time of a schedule for which its message is stored, in seconds since the epoch; may be in the future.
     schedule_last_timestamp_seconds: Gauges<RecurringMessage>;

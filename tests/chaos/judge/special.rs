@@ -135,7 +135,7 @@ pub(super) fn ticks(history: &History, verdict: &mut Verdict) {
         });
         faults
             || history.flushed.is_some_and(|flushed| {
-                // The schedule that was created by call is gone.
+                // The schedule that was created at run time is gone.
                 let is_gone = time >= flushed && !time.is_multiple_of(EACH_EVERY);
                 is_gone || (flushed.saturating_sub(BACK)..back(history, flushed)).contains(&time)
             })

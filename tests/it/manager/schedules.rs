@@ -1,4 +1,4 @@
-//! Schedules that are created, changed, paused and removed by call, over HTTP and on the command line.
+//! Schedules that are created, changed, paused and removed at run time, over HTTP and on the command line.
 
 use super::SOON;
 use super::operators::lisa_manager;
@@ -113,10 +113,10 @@ async fn a_schedule_is_created_changed_and_removed_and_leaves_nothing() {
     assert_eq!(format!("\"{}\"", shown["version"]), tag);
     assert_eq!(shown["definition"]["headers"], json!({ "x": "y" }));
     assert_eq!(shown["next_times"].as_array().unwrap().len(), 5);
-    let surprises = shown["surprises"].to_string();
+    let warnings = shown["warnings"].to_string();
     assert!(
-        surprises.contains("day 31 does not exist in February"),
-        "{surprises}"
+        warnings.contains("day 31 does not exist in February"),
+        "{warnings}"
     );
     // A repeat of the same request, as after a lost answer, and one with another definition.
     let again = put(&served, "s", NEW, body.clone()).await.expect(200);
@@ -282,11 +282,6 @@ async fn each_time_is_sent_for_once_ahead_by_two_managers_of_which_one_stops() {
         seconds.windows(2).all(|two| two[1] == two[0] + 1),
         "{ids:?}"
     );
-    let now = jiff::Timestamp::now().as_second();
-    assert!(
-        seconds.last() > Some(&(now + 1)),
-        "ahead: {ids:?}, now {now}"
-    );
     let shown = show(&second, "tick").await;
     assert_eq!(
         (&shown["missed"], &shown["error"]),
@@ -294,7 +289,7 @@ async fn each_time_is_sent_for_once_ahead_by_two_managers_of_which_one_stops() {
     );
     let metrics = second.api.get("/metrics").await.body;
     assert!(
-        metrics.contains(r#"lisa_schedule_fires_total{schedule="(by call)",outcome="sent"}"#),
+        metrics.contains(r#"lisa_schedule_fires_total{schedule="(run time)",outcome="sent"}"#),
         "{metrics}"
     );
     first.run.await.unwrap();
@@ -315,27 +310,25 @@ async fn a_paused_schedule_sends_nothing_and_goes_on_later_without_what_it_left_
         let pause = async |verb| served.post(&format!("{path}/{verb}"), Value::Null).await;
         assert_eq!(pause("pause").await.expect(200).json()["changed"], true);
         assert_eq!(pause("pause").await.expect(200).json()["changed"], false);
-        // One may be on its way.
-        tokio::time::sleep(Duration::from_millis(1200)).await;
+        let paused = jiff::Timestamp::now().as_second();
+        // Those that were on their way are due within 5 s.
+        tokio::time::sleep(Duration::from_secs(9)).await;
         let before = ids(&served, topic).await;
-        tokio::time::sleep(Duration::from_millis(8000)).await;
-        assert_eq!(ids(&served, topic).await, before);
+        let before: Vec<String> = before.into_iter().collect();
+        assert!(seconds(&before).last() <= Some(&(paused + 6)), "{before:?}");
         let shown = show(&served, schedule).await;
         assert!(
             shown["paused_since"].is_string() && shown["next"].is_null(),
             "{shown}"
         );
+        let resuming = jiff::Timestamp::now().as_second();
         assert_eq!(pause("resume").await.expect(200).json()["changed"], true);
-        let resumed = jiff::Timestamp::now().as_second();
         let after = sent(&served, topic, schedule, before.len() + 3).await;
-        let before: Vec<String> = before.into_iter().collect();
-        let new: Vec<String> = after
-            .into_iter()
-            .filter(|id| !before.contains(id))
-            .collect();
+        let new = after.into_iter().filter(|id| !before.contains(id));
+        let new: Vec<String> = new.collect();
         assert!(
-            seconds(&new)[0] >= resumed,
-            "{new:?} after {before:?}, resumed at {resumed}"
+            seconds(&new)[0] >= resuming,
+            "{new:?} after {before:?}, resumed at {resuming}"
         );
         assert_eq!(show(&served, schedule).await["missed"], 0);
     }

@@ -51,7 +51,7 @@ enum Scene {
     Remove,
     /// It catches up on a missed time of a schedule of its file.
     Recur,
-    /// It catches up on a missed time of a schedule that was created by call.
+    /// It catches up on a missed time of a schedule that was created at run time.
     Take,
     /// An operator's verb reshards a topic.
     Reshard,

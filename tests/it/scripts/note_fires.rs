@@ -1,15 +1,19 @@
 //! note_fires: notes the time up to which schedules have fired.
 
-use lisa_core::broker::{Fired, FiredOf, MissedTimes, Progress, SchedulePut};
+use lisa_core::broker::{FireResult, Fired, FiredOf, MissedTimes, Progress, SchedulePut};
 use lisa_core::time::UnixMs;
 use lisa_core::topic::ScheduleName;
 use lisa_tests::Relay;
+
+fn sent(until: u64) -> FireResult<'static> {
+    FireResult::Sent(UnixMs::new(until))
+}
 
 /// Notes `until` (0 only asks) by a rule, and returns the time noted then.
 async fn note(relay: &Relay, schedule: &str, until: u64, rule: &str) -> Option<u64> {
     let schedule: ScheduleName = schedule.parse().unwrap();
     let fired = Fired {
-        until: Some(UnixMs::new(until)).filter(|at| at.get() > 0),
+        result: Some(until).filter(|at| *at > 0).map(sent),
         ..Fired::ask(&schedule, FiredOf::Rule(rule))
     };
     let noted = relay.broker().note_fires(&[fired]).await.unwrap();
@@ -71,7 +75,7 @@ async fn several_schedules_are_noted_at_once_and_nonsense_is_no_note() {
     let names: Vec<ScheduleName> = ["a", "b", "c"].map(|name| name.parse().unwrap()).into();
     let fires = |until: Option<u64>| {
         let fired = |schedule| Fired {
-            until: until.map(UnixMs::new),
+            result: until.map(sent),
             ..Fired::ask(schedule, FiredOf::Rule("r"))
         };
         names.iter().map(fired).collect::<Vec<_>>()
@@ -98,46 +102,37 @@ async fn faults(relay: &Relay, schedule: &ScheduleName) -> (MissedTimes, Option<
 
 #[tokio::test]
 async fn missed_times_add_up_once_each_and_an_error_is_forgotten_after_a_success() {
+    use FireResult::{Failed, Refused};
     let relay = Relay::start("note_fires").await;
     let name: ScheduleName = "a".parse().unwrap();
-    let note = async |until: Option<u64>, count, newest, error: &str| {
+    let note = async |result, count, newest| {
         let fired = Fired {
-            until: until.map(UnixMs::new),
+            result: Some(result),
             missed: MissedTimes {
                 count,
                 newest: UnixMs::new(newest),
             },
-            error: error.to_owned(),
             ..Fired::ask(&name, FiredOf::Rule("r"))
         };
         relay.broker().note_fires(&[fired]).await.unwrap();
         let (missed, error) = faults(&relay, &name).await;
         (missed.count, missed.newest.get(), error)
     };
-    assert_eq!(note(Some(1000), 0, 0, "").await, (0, 0, None));
-    assert!(
-        relay
-            .snapshot()
-            .await
-            .get("v1:{registry}:schedule_faults")
-            .is_none()
-    );
-    assert_eq!(note(Some(5000), 3, 4000, "").await, (3, 4000, None));
+    let at = UnixMs::new;
+    assert_eq!(note(sent(1000), 0, 0).await, (0, 0, None));
+    assert_eq!(note(sent(5000), 3, 4000).await, (3, 4000, None));
     // Another manager notes the same.
-    assert_eq!(note(Some(5000), 3, 4000, "").await, (3, 4000, None));
-    let failed = Some("topic t is full".to_owned());
-    assert_eq!(
-        note(None, 0, 0, "topic t is full").await,
-        (3, 4000, failed.clone())
-    );
-    assert_eq!(note(None, 0, 0, "").await, (3, 4000, failed));
-    assert_eq!(note(Some(6000), 0, 0, "").await, (3, 4000, None));
+    assert_eq!(note(sent(5000), 3, 4000).await, (3, 4000, None));
+    let full = Some("topic t is full".to_owned());
+    let failed = Failed(at(6000), "topic t is full");
+    assert_eq!(note(failed, 0, 0).await, (3, 4000, full));
+    assert_eq!(note(sent(6000), 0, 0).await, (3, 4000, None));
+    // It failed before another manager sent it.
+    assert_eq!(note(failed, 0, 0).await, (3, 4000, None));
     // A message that the topic refuses is a missed time and an error.
     let refused = Some("too large".to_owned());
-    assert_eq!(
-        note(Some(7000), 1, 7000, "too large").await,
-        (4, 7000, refused)
-    );
+    let refusal = Refused(at(7000), "too large");
+    assert_eq!(note(refusal, 1, 7000).await, (4, 7000, refused));
     relay.assert_drained().await;
 }
 
@@ -145,19 +140,24 @@ async fn missed_times_add_up_once_each_and_an_error_is_forgotten_after_a_success
 async fn an_error_without_a_missed_time_leaves_nothing_after_a_success() {
     let relay = Relay::start("note_fires").await;
     let name: ScheduleName = "a".parse().unwrap();
-    for (until, error) in [(None, "no"), (Some(UnixMs::new(5)), "")] {
+    let failed = FireResult::Failed(UnixMs::new(5), "no");
+    for result in [failed, failed, sent(5)] {
+        let before = relay.broker().read_schedules(std::slice::from_ref(&name));
+        let before = before.await.unwrap();
         let fired = Fired {
-            until,
-            error: error.to_owned(),
+            result: Some(result),
             ..Fired::ask(&name, FiredOf::Rule("r"))
         };
         relay.broker().note_fires(&[fired]).await.unwrap();
-        let has_faults = relay
-            .snapshot()
-            .await
-            .get("v1:{registry}:schedule_faults")
-            .is_some();
-        assert_eq!(has_faults, until.is_none());
+        let faults = relay.snapshot().await;
+        let faults = faults.get("v1:{registry}:schedule_faults");
+        assert_eq!(faults.is_some(), result == failed);
+        let after = relay.broker().read_schedules(std::slice::from_ref(&name));
+        let after = after.await.unwrap();
+        // An error that goes on keeps its time.
+        if result == failed && before[0].faults.error.is_some() {
+            assert_eq!(after[0].faults, before[0].faults);
+        }
     }
     relay.assert_drained().await;
 }
@@ -180,8 +180,7 @@ async fn what_was_sent_by_an_old_definition_is_not_noted() {
     let later = UnixMs::new(before[0].done.unwrap().get() + 1000);
     let note = async |version| {
         let fired = Fired {
-            until: Some(later),
-            error: "no".to_owned(),
+            result: Some(FireResult::Sent(later)),
             take: Some(UnixMs::new(7)),
             ..Fired::ask(&name, FiredOf::Version(version))
         };

@@ -1,8 +1,10 @@
-//! put_schedule, remove_schedule, pause_schedule and take_fires: the schedules that were created by call.
+//! put_schedule, remove_schedule, pause_schedule and take_fires: the schedules that were created at run time.
 
 use std::time::Duration;
 
-use lisa_core::broker::{Fired, FiredOf, SchedulePut, ScheduleRemoved, StoredSchedule, TakenFires};
+use lisa_core::broker::{
+    FireResult, Fired, FiredOf, SchedulePut, ScheduleRemoved, StoredSchedule, TakenFires,
+};
 use lisa_core::time::UnixMs;
 use lisa_core::topic::ScheduleName;
 use lisa_tests::Relay;
@@ -106,7 +108,7 @@ async fn a_removed_schedule_leaves_nothing() {
     let version = create(&relay, "a").await;
     let taken = take(&relay).await;
     let fired = Fired {
-        error: "no".to_owned(),
+        result: Some(FireResult::Failed(taken.now, "no")),
         ..Fired::ask(&taken.taken[0].schedule, FiredOf::Version(version))
     };
     broker.note_fires(&[fired]).await.unwrap();
@@ -130,7 +132,7 @@ async fn a_change_of_the_rule_begins_again_and_another_change_does_not() {
     let sent = UnixMs::new(begun.get() + 5000);
     let a = name("a");
     let fired = Fired {
-        until: Some(sent),
+        result: Some(FireResult::Sent(sent)),
         ..Fired::ask(&a, FiredOf::Version(version))
     };
     broker.note_fires(&[fired]).await.unwrap();
@@ -149,7 +151,7 @@ async fn a_change_of_the_rule_begins_again_and_another_change_does_not() {
 async fn a_schedule_is_taken_once_in_a_lease_and_then_when_its_manager_has_noted() {
     let relay = Relay::start("schedules").await;
     let broker = relay.broker();
-    assert_eq!(take(&relay).await, TakenFires::default());
+    assert_eq!(names(&take(&relay).await), [""; 0]);
     let version = create(&relay, "a").await;
     let taken = take(&relay).await;
     assert_eq!(names(&taken), ["a"]);
@@ -175,7 +177,6 @@ async fn a_schedule_is_taken_once_in_a_lease_and_then_when_its_manager_has_noted
     broker.note_fires(&[again]).await.unwrap();
     assert_eq!(names(&take(&relay).await), ["a"]);
     // A lease that has ended.
-    broker.take_fires(10, Duration::ZERO).await.unwrap();
     put(&relay, "a", "{}", None).await;
     assert_eq!(
         names(&broker.take_fires(10, Duration::ZERO).await.unwrap()),
@@ -220,13 +221,9 @@ async fn a_paused_schedule_is_not_taken_and_begins_again_when_it_is_resumed() {
     assert_eq!(pause(true, false).await, Some(true));
     assert_eq!(pause(true, false).await, Some(false));
     assert!(read(&relay, "a").await.paused.is_some());
-    assert_eq!(take(&relay).await, TakenFires::default());
+    assert_eq!(names(&take(&relay).await), [""; 0]);
     put(&relay, "a", "{ }", None).await;
-    assert_eq!(
-        take(&relay).await,
-        TakenFires::default(),
-        "also after a change"
-    );
+    assert_eq!(names(&take(&relay).await), [""; 0], "also after a change");
     tokio::time::sleep(Duration::from_millis(5)).await;
     assert_eq!(pause(false, false).await, Some(true));
     assert_eq!(pause(false, false).await, Some(false));
@@ -253,14 +250,14 @@ async fn one_that_a_configuration_declares_can_be_paused_and_says_so() {
     assert_eq!(pause(true).await, Some(true));
     assert!(ask().await.is_paused);
     let noted = Fired {
-        until: Some(UnixMs::new(5)),
+        result: Some(FireResult::Sent(UnixMs::new(5))),
         ..Fired::ask(&name, FiredOf::Rule("r"))
     };
     broker.note_fires(&[noted]).await.unwrap();
     assert_eq!(pause(false).await, Some(true));
     let progress = ask().await;
     assert!(!progress.is_paused && progress.done.unwrap() > UnixMs::new(5));
-    assert_eq!(take(&relay).await, TakenFires::default());
+    assert_eq!(names(&take(&relay).await), [""; 0]);
     relay.assert_drained().await;
 }
 
@@ -284,5 +281,52 @@ async fn names_are_listed_in_order_by_prefix_and_page() {
     assert_eq!(list("shop", Some("shop-a"), 10).await, ["shop-b", "shop_z"]);
     assert_eq!(list("shop", Some("a"), 10).await, all[2..]);
     assert_eq!(list("z", None, 10).await, [""; 0]);
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_new_schedule_has_nothing_of_one_that_a_file_declared() {
+    let relay = Relay::start("schedules").await;
+    let broker = relay.broker();
+    let name = name("a");
+    broker.pause_schedule(&name, true, true).await.unwrap();
+    let failed = Fired {
+        result: Some(FireResult::Failed(UnixMs::new(5), "no")),
+        ..Fired::ask(&name, FiredOf::Rule("r"))
+    };
+    broker.note_fires(&[failed]).await.unwrap();
+    create(&relay, "a").await;
+    let stored = read(&relay, "a").await;
+    assert!(
+        stored.paused.is_none() && stored.faults.error.is_none(),
+        "{stored:?}"
+    );
+    assert_eq!(names(&take(&relay).await), ["a"]);
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn times_from_before_the_clock_was_set_back_begin_again() {
+    let relay = Relay::start("schedules").await;
+    let version = create(&relay, "a").await;
+    let far = read(&relay, "a").await.done.unwrap().get() + 3_600_000;
+    let key = format!("{}:v1:{{registry}}:schedules", relay.broker().namespace());
+    let set_far = async |version: u64| {
+        let mut set = redis::cmd("HSET");
+        set.arg(&key).arg("a").arg(format!("{far} {version} r"));
+        let _: u64 = relay.command(&set).await;
+    };
+    set_far(version).await;
+    let taken = take(&relay).await;
+    assert_eq!(taken.taken[0].done, taken.now);
+    put(&relay, "a", "{ }", None).await;
+    let stored = read(&relay, "a").await;
+    assert!(stored.done.unwrap().get() < far);
+    set_far(stored.version).await;
+    for paused in [true, false] {
+        let pause = relay.broker().pause_schedule(&stored.name, paused, false);
+        pause.await.unwrap();
+    }
+    assert!(read(&relay, "a").await.done.unwrap().get() < far);
     relay.assert_drained().await;
 }

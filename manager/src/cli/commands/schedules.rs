@@ -104,11 +104,11 @@ pub(crate) async fn show(
     for (field, value) in &details.definition {
         line(field, &lisa_core::fields::plain(value));
     }
-    let declared = match view.declared_in_file {
-        true => "by the managers' configuration",
-        false => "by call",
+    let source = match view.declared_in_file {
+        true => "managers' configuration",
+        false => "run time",
     };
-    line("declared", declared);
+    line("source", source);
     let optional = [
         ("paused since", &view.paused_since),
         ("sent until", &view.sent_until),
@@ -136,7 +136,7 @@ pub(crate) async fn create(
     output: &Output,
 ) -> Result<(), CliError> {
     let definition = set_all(Map::new(), settings, &fields());
-    let (status, created) = put(client, name, definition, "If-None-Match", "*").await?;
+    let (status, created) = put(client, name, definition, "If-None-Match", Some("*")).await?;
     let what = match status {
         StatusCode::CREATED => "created",
         _ => "already exists with this definition",
@@ -153,8 +153,9 @@ pub(crate) async fn change(
 ) -> Result<(), CliError> {
     let before = read(client, name).await?;
     let definition = set_all(before.definition, settings, &fields());
-    let tag = format!("\"{}\"", before.version.max(1));
-    let (_, changed) = put(client, name, definition, "If-Match", &tag).await?;
+    // Without a version, a file declares it: the response says so.
+    let tag = before.version.map(|version| format!("\"{version}\""));
+    let (_, changed) = put(client, name, definition, "If-Match", tag.as_deref()).await?;
     let what = match changed.version == before.version {
         true => "already has this definition",
         false => "changed",
@@ -209,7 +210,7 @@ pub(crate) async fn run(
     }
     let what = match run.sent {
         true => "sent",
-        false => "was sent within this second already:",
+        false => "was run within this second already:",
     };
     print(&format!("{what} {} to {}", run.id, run.topic))
 }
@@ -259,11 +260,11 @@ async fn put(
     name: &ScheduleName,
     definition: Map<String, Value>,
     condition: &'static str,
-    value: &str,
+    value: Option<&str>,
 ) -> Result<(StatusCode, ScheduleDetails), CliError> {
     client.require_managers_file()?;
     let call = client.call(Method::PUT, &["schedules", name.as_str()], Scope::Operate);
-    let call = call.header(condition, Some(value));
+    let call = call.header(condition, value);
     call.json(&definition.into())
         .answer_with_status()
         .await
@@ -288,7 +289,7 @@ fn report(schedule: &ScheduleDetails, what: &str, output: &Output) -> Result<(),
 }
 
 fn warn(schedule: &ScheduleDetails) {
-    for surprise in &schedule.surprises {
-        remark(format_args!("note: {surprise}"));
+    for warning in &schedule.warnings {
+        remark(format_args!("note: {warning}"));
     }
 }

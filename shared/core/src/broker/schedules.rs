@@ -1,4 +1,4 @@
-//! Schedules: the definitions of those that were created by call, and the progress of all, as Redis keeps them.
+//! Schedules: the definitions of those that were created at run time, and the progress of all, as Redis keeps them.
 //!
 //! A definition is a text of the caller, which this does not read.
 
@@ -17,8 +17,10 @@ use crate::topic::ScheduleName;
 pub const MAX_SCHEDULES: usize = 100_000;
 /// The largest size of a definition in bytes.
 pub const MAX_DEFINITION: usize = 64 * 1024;
-/// The bytes of definitions after which a call takes no more schedules.
+/// The bytes of definitions after which a call takes, or reads, no more schedules.
 const BYTES_AT_ONCE: usize = 1024 * 1024;
+/// The number of schedules that one call reads.
+const READ_AT_ONCE: usize = 100;
 
 /// A schedule and its progress, as Redis keeps them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,7 +119,7 @@ impl Broker {
         self.run_on_registry(&put).await
     }
 
-    /// Removes a schedule that was created by call. `at` is the version that it must have.
+    /// Removes a schedule that was created at run time. `at` is the version that it must have.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -148,7 +150,7 @@ impl Broker {
         self.run_on_registry(&pause).await
     }
 
-    /// Returns the names of up to `limit` schedules that were created by call: those that begin with `prefix` and come after
+    /// Returns the names of up to `limit` schedules that were created at run time: those that begin with `prefix` and come after
     /// `after`, in order.
     ///
     /// # Errors
@@ -173,7 +175,7 @@ impl Broker {
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    /// Returns the names of up to `limit` schedules that were created by call and that managers take before `until`, the next
+    /// Returns the names of up to `limit` schedules that were created at run time and that managers take before `until`, the next
     /// one first.
     ///
     /// # Errors
@@ -192,7 +194,8 @@ impl Broker {
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    /// Reads schedules, in order. The result has no definition for a name that is not stored.
+    /// Reads schedules, in order. The result has no definition for a name that is not stored. It ends early if the definitions
+    /// are large: a hundred schedules at a time, until those exceed 1 MiB.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -200,9 +203,24 @@ impl Broker {
         &self,
         names: &[ScheduleName],
     ) -> Result<Vec<StoredSchedule>, BrokerError> {
-        if names.is_empty() {
-            return Ok(Vec::new());
+        let mut read: Vec<StoredSchedule> = Vec::new();
+        let mut bytes = 0;
+        for names in names.chunks(READ_AT_ONCE) {
+            let next = self.read_few_schedules(names).await?;
+            let definitions = next.iter().filter_map(|read| read.definition.as_deref());
+            bytes += definitions.map(str::len).sum::<usize>();
+            read.extend(next);
+            if bytes > BYTES_AT_ONCE {
+                break;
+            }
         }
+        Ok(read)
+    }
+
+    async fn read_few_schedules(
+        &self,
+        names: &[ScheduleName],
+    ) -> Result<Vec<StoredSchedule>, BrokerError> {
         let keys = &self.inner.registry;
         let texts: Vec<&str> = names.iter().map(ScheduleName::as_str).collect();
         let of = [

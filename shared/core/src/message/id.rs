@@ -56,6 +56,14 @@ impl MessageId {
             .expect("names are short enough for ids")
     }
 
+    /// Returns the id of the message that a schedule sends when it is run by hand: a second run within the same second is a
+    /// duplicate.
+    pub fn of_run(schedule: &ScheduleName, time: UnixMs) -> Self {
+        format!("{schedule}:run-{}", time.get() / 1000)
+            .parse()
+            .expect("names are short enough for ids")
+    }
+
     /// Returns the shard of the message among `shards`, as far as the id determines it.
     pub fn shard(&self, shards: u16) -> Shard {
         shard_of_route(self.route(), shards)
@@ -342,6 +350,8 @@ mod tests {
         let id = |name: &str| MessageId::of_schedule(&name.parse().expect("a name"), time);
         assert_eq!(id("nightly").as_str(), "nightly:20261121T030000Z");
         assert_eq!(id(&"x".repeat(47)).as_str().len(), 64);
+        let run = MessageId::of_run(&"x".repeat(47).parse().expect("a name"), time);
+        assert_eq!(run.as_str().len(), 62);
         for bad in ["", "Nightly", "a b", "a:b", "-a", &"x".repeat(48)] {
             assert!(bad.parse::<ScheduleName>().is_err(), "{bad}");
         }

@@ -45,8 +45,8 @@ fn schedule(
         }
         // A warning may depend on the clock of this host; nothing else does.
         let now = UnixMs::from(SystemTime::now());
-        for surprise in schedule.cron.surprises(&schedule.time_zone, now) {
-            table.warning("cron", surprise);
+        for warning in schedule.cron.warnings(&schedule.time_zone, now) {
+            table.warning("cron", warning);
         }
     }
     table.finish();

@@ -31,7 +31,7 @@ words!(
         Send = "send",
         /// Read statistics, topics, messages, schedules, jobs and workers.
         Read = "read",
-        /// Pause, resume, drain, drop, keep, requeue, purge, run jobs, and examine or repair topics.
+        /// Create, change and remove topics and schedules; pause, resume, drain, drop, keep, requeue, purge, run jobs, and examine or repair topics.
         Operate = "operate",
         /// Pull messages from a gateway.
         Receive = "receive",

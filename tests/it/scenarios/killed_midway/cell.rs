@@ -191,7 +191,7 @@ impl<'s> Cell<'s> {
         self.expect(&format!("yearly:{year}0101T000000Z"), ms(0));
     }
 
-    /// Does the same with a schedule that was created by call.
+    /// Does the same with a schedule that was created at run time.
     pub(super) async fn miss_stored(&mut self) {
         let definition =
             format!(r#"{{"topic": "{TOPIC}", "cron": "0 0 0 1 1 *", "catch_up": "365d"}}"#);

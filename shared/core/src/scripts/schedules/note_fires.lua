@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- note_fires: records the times up to which schedules have fired, and returns the recorded times.
+-- note_fires: records what became of times of schedules, and returns the times up to which they have fired.
 --
 -- KEYS[1] schedules        hash    schedule -> "<ms> <rule>": it has fired up to that time, by that rule; "<ms> <version> <rule>"
 --                                  for a stored one
@@ -7,9 +7,9 @@
 -- KEYS[3] paused_schedules hash    schedule -> the time of the pause
 -- KEYS[4] schedule_faults  hash    schedule -> "<missed> <newest missed> <ms of the error> <error>"; missing if there is nothing
 -- ARGV[1] fires     list    for each schedule: its name; its rule, empty for a stored one; its version, empty for one that a
---                           configuration declares; the time up to which it has fired, in ms, 0 to only ask; the number of times
---                           that were missed since the last one; the newest of them in ms; the error of a failed send; when to take
---                           it next in ms, 0 to leave that as it is
+--                           configuration declares; what became of a time: ask (nothing), sent, failed (it is tried again) or
+--                           refused (it is not); that time in ms; the error; the number of times that were missed since the last
+--                           one; the newest of them in ms; when to take it next in ms, 0 to leave that as it is
 --
 -- Returns 'noted', then for each the recorded time, 0 if there is none, or only one of another rule or version; and 1 if it is paused.
 -- Cost O(schedules).
@@ -21,30 +21,27 @@ local now = clock(0)
 local newest = now + 60000
 local has_faults = redis.call('EXISTS', FAULTS) == 1
 
-local function note_fault(schedule, missed, newest_missed, error, has_fired)
+local function note_faults(schedule, missed, newest_missed, error)
   if not has_faults and missed == 0 and error == '' then
     return
   end
   local count, at, failed, last = string.match(redis.call('HGET', FAULTS, schedule) or '', '^(%d+) (%d+) (%d+) (.*)$')
-  count, at, failed, last = tonumber(count) or 0, tonumber(at) or 0, tonumber(failed) or 0, last or ''
-  if has_fired then
-    count, failed, last = count + missed, 0, ''
-    at = math.max(at, newest_missed)
-  end
-  if error ~= '' then
-    failed, last = now, error
-  end
+  count = (tonumber(count) or 0) + missed
+  at = math.max(tonumber(at) or 0, newest_missed)
+  -- An error that goes on keeps the time at which it began.
+  failed = error == '' and 0 or last == error and tonumber(failed) or now
   if count == 0 and failed == 0 then
     redis.call('HDEL', FAULTS, schedule)
   else
-    redis.call('HSET', FAULTS, schedule, whole(count) .. ' ' .. whole(at) .. ' ' .. whole(failed) .. ' ' .. last)
+    redis.call('HSET', FAULTS, schedule, whole(count) .. ' ' .. whole(at) .. ' ' .. whole(failed) .. ' ' .. error)
   end
 end
 
 local reply = {'noted'}
-for i = 1, #ARGV, 8 do
-  local schedule, rule, version, time = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
-  local missed, newest_missed, error, take = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), ARGV[i + 6], tonumber(ARGV[i + 7])
+for i = 1, #ARGV, 9 do
+  local schedule, rule, version = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local outcome, time, error = ARGV[i + 3], tonumber(ARGV[i + 4]), ARGV[i + 5]
+  local missed, newest_missed, take = tonumber(ARGV[i + 6]), tonumber(ARGV[i + 7]), tonumber(ARGV[i + 8])
   local noted, of = string.match(redis.call('HGET', SCHEDULES, schedule) or '', '^(%d+) (.*)$')
   local is_stored = version ~= ''
   local is_same = of == rule
@@ -57,13 +54,15 @@ for i = 1, #ARGV, 8 do
   end
   -- One that was changed or removed meanwhile keeps what the change has noted.
   if is_same or not is_stored then
-    local has_fired = time > noted
-    if has_fired then
-      redis.call('HSET', SCHEDULES, schedule, ARGV[i + 3] .. ' ' .. (is_stored and of or rule))
+    if outcome == 'failed' then
+      -- Another manager may have sent it since.
+      if time > noted then
+        note_faults(schedule, 0, 0, error)
+      end
+    elseif outcome ~= 'ask' and time > noted then
+      redis.call('HSET', SCHEDULES, schedule, ARGV[i + 4] .. ' ' .. (is_stored and of or rule))
       noted = time
-    end
-    if has_fired or (time == 0 and error ~= '') then
-      note_fault(schedule, missed, newest_missed, error, has_fired)
+      note_faults(schedule, missed, newest_missed, error)
     end
     if take > 0 then
       redis.call('ZADD', FIRES, 'XX', take, schedule)

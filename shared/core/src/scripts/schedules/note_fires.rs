@@ -7,26 +7,35 @@ use crate::topic::ScheduleName;
 /// The longest error that is stored, in characters.
 const ERROR: usize = 200;
 
-/// Records the times up to which schedules have fired.
+/// Records what became of times of schedules.
 pub(crate) struct NoteFires<'a> {
     pub(crate) fires: &'a [Fired<'a>],
 }
 
-/// The progress of a schedule, to be recorded.
-#[derive(Clone, Debug)]
+/// The result of a send for a time of a schedule, to be recorded.
+#[derive(Clone, Copy, Debug)]
 pub struct Fired<'a> {
     /// The schedule.
     pub schedule: &'a ScheduleName,
     /// The definition to which a recorded time must belong. One of another does not count.
     pub of: FiredOf<'a>,
-    /// The time up to which it has fired; `None` only asks.
-    pub until: Option<UnixMs>,
+    /// The result of a send; `None` only asks for the progress.
+    pub result: Option<FireResult<'a>>,
     /// The times that were missed since it fired last.
     pub missed: MissedTimes,
-    /// The error of a send that failed; empty without one.
-    pub error: String,
     /// When a stored schedule is to be taken next; `None` leaves it as it is.
     pub take: Option<UnixMs>,
+}
+
+/// The result of a send for a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FireResult<'a> {
+    /// It is sent, or the schedule begins at this time.
+    Sent(UnixMs),
+    /// It failed with this error, and is tried again.
+    Failed(UnixMs, &'a str),
+    /// The topic refuses the message with this error. It is not tried again.
+    Refused(UnixMs, &'a str),
 }
 
 /// The definition by which a schedule has fired.
@@ -62,9 +71,8 @@ impl<'a> Fired<'a> {
         Self {
             schedule,
             of,
-            until: None,
+            result: None,
             missed: MissedTimes::default(),
-            error: String::new(),
             take: None,
         }
     }
@@ -85,10 +93,17 @@ operation! {
                     args.number(version);
                 }
             }
-            args.number(fired.until.unwrap_or_default().get());
+            let (outcome, time, error) = match fired.result {
+                None => ("ask", UnixMs::default(), ""),
+                Some(FireResult::Sent(time)) => ("sent", time, ""),
+                Some(FireResult::Failed(time, error)) => ("failed", time, error),
+                Some(FireResult::Refused(time, error)) => ("refused", time, error),
+            };
+            args.text(outcome);
+            args.number(time.get());
+            args.text(&shorten_to(error, ERROR));
             args.number(fired.missed.count);
             args.number(fired.missed.newest.get());
-            args.text(&shorten_to(&fired.error, ERROR));
             args.number(fired.take.unwrap_or_default().get());
         },
     }

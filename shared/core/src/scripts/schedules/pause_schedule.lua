@@ -28,7 +28,8 @@ if redis.call('HDEL', PAUSED, schedule) == 0 then
   return {'done', 0}
 end
 local time, rule = string.match(redis.call('HGET', SCHEDULES, schedule) or '', '^(%d+) (.*)$')
-if time and tonumber(time) < now then
+-- A time some seconds ahead was sent for.
+if time and (tonumber(time) < now or tonumber(time) > now + 60000) then
   redis.call('HSET', SCHEDULES, schedule, whole(now) .. ' ' .. rule)
 end
 if is_stored then

@@ -6,6 +6,7 @@
 -- KEYS[3] fires                zset    schedule -> the time at which a manager takes it
 -- KEYS[4] schedules            hash    schedule -> "<ms> <version> <rule>": it has fired up to that time, by that rule
 -- KEYS[5] paused_schedules     hash    schedule -> the time of the pause
+-- KEYS[6] schedule_faults      hash    schedule -> "<missed> <newest missed> <ms of the error> <error>"
 -- ARGV[1] schedule    name
 -- ARGV[2] definition  text
 -- ARGV[3] rule        text     changes whenever the times do
@@ -16,7 +17,7 @@
 -- 'other' and the version, 0 if there is none, if it is another one; 'full' if a new one would be one too many.
 -- Cost O(log schedules).
 -- Safe to repeat: the second time it has this definition.
-local DEFINITIONS, NAMES, FIRES, SCHEDULES, PAUSED = unpack(KEYS)
+local DEFINITIONS, NAMES, FIRES, SCHEDULES, PAUSED, FAULTS = unpack(KEYS)
 local schedule, definition, rule, at, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local now, us = clock(0)
@@ -35,10 +36,16 @@ end
 if not before and redis.call('ZCARD', NAMES) >= most then
   return {'full'}
 end
--- A time in µs, so that it grows also if the schedule is removed and created again: a call takes longer than that.
+-- A time in µs, so that it grows also if the schedule is removed and created again, unless the clock is set back.
 local new = math.max(version + 1, now * 1000 + us)
-if of ~= rule then
+-- A time far ahead was recorded before the clock was set back.
+if of ~= rule or tonumber(time) > now + 60000 then
   time = whole(now)
+end
+if not before then
+  -- What a schedule of this name in a file has left.
+  redis.call('HDEL', PAUSED, schedule)
+  redis.call('HDEL', FAULTS, schedule)
 end
 redis.call('HSET', DEFINITIONS, schedule, definition)
 redis.call('ZADD', NAMES, 0, schedule)

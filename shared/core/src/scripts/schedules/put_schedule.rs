@@ -34,7 +34,9 @@ pub enum SchedulePut {
 }
 
 operation! {
-    "put_schedule" on registry(schedule_definitions schedule_names fires schedules paused_schedules): PutSchedule<'_>,
+    "put_schedule" on registry(
+        schedule_definitions schedule_names fires schedules paused_schedules schedule_faults
+    ): PutSchedule<'_>,
     |call, args, reply|
     args {
         schedule: args.text(call.schedule.as_str()),

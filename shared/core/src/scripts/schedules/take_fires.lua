@@ -9,7 +9,7 @@
 -- ARGV[2] bytes    count   the bytes of definitions after which it takes no more
 -- ARGV[3] lease    ms      how long no other manager takes them
 --
--- Returns 'taken'; the time until the next one is to be taken in ms, -1 if there is none; then for each schedule its name,
+-- Returns 'taken'; the time; that until the next one is to be taken, in ms, -1 if there is none; then for each schedule its name,
 -- its definition, the time up to which it has fired, and its version.
 -- Cost O(most · log schedules).
 -- Safe to repeat: a reply that was lost is a manager that takes them and dies.
@@ -17,7 +17,7 @@ local FIRES, DEFINITIONS, SCHEDULES = unpack(KEYS)
 local most, bytes, lease = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local now = clock(0)
-local reply = {'taken', -1}
+local reply = {'taken', whole(now), -1}
 for _, schedule in ipairs(redis.call('ZRANGE', FIRES, '-inf', whole(now), 'BYSCORE', 'LIMIT', 0, most)) do
   local definition = redis.call('HGET', DEFINITIONS, schedule)
   local time, version = string.match(redis.call('HGET', SCHEDULES, schedule) or '', '^(%d+) (%d+) ')
@@ -25,7 +25,12 @@ for _, schedule in ipairs(redis.call('ZRANGE', FIRES, '-inf', whole(now), 'BYSCO
     redis.call('ZREM', FIRES, schedule)
   else
     redis.call('ZADD', FIRES, whole(now + lease), schedule)
-    for _, value in ipairs({schedule, definition, time or '0', version or '0'}) do
+    time = tonumber(time) or now
+    -- The clock was set back since.
+    if time > now + 60000 then
+      time = now
+    end
+    for _, value in ipairs({schedule, definition, whole(time), version or '0'}) do
       reply[#reply + 1] = value
     end
     bytes = bytes - #definition
@@ -36,6 +41,6 @@ for _, schedule in ipairs(redis.call('ZRANGE', FIRES, '-inf', whole(now), 'BYSCO
 end
 local first = redis.call('ZRANGE', FIRES, 0, 0, 'WITHSCORES')
 if first[2] then
-  reply[2] = math.max(tonumber(first[2]) - now, 0)
+  reply[3] = math.max(tonumber(first[2]) - now, 0)
 end
 return reply

@@ -19,6 +19,8 @@ pub(crate) struct TakeFires {
 /// The schedules that a manager has taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TakenFires {
+    /// The time at which they were taken, on Redis's clock.
+    pub now: UnixMs,
     /// The time until the next one is to be taken, if there is one.
     pub next: Option<Duration>,
     /// The schedules.
@@ -47,6 +49,7 @@ operation! {
     }
     reply TakenFires {
         "taken" => {
+            let now = UnixMs::new(reply.number()?);
             let next: i64 = reply.number()?;
             let taken = reply.rest(|reply| {
                 Ok(TakenFire {
@@ -57,6 +60,7 @@ operation! {
                 })
             })?;
             Ok(TakenFires {
+                now,
                 next: u64::try_from(next).ok().map(Duration::from_millis),
                 taken,
             })

@@ -24,14 +24,14 @@ const MONTHS: [(&str, u8); 12] = [
 ];
 
 impl Cron {
-    /// Returns a sentence for each surprise: days that some of the months do not have, days of the month and of the week that do
+    /// Returns a warning for each surprise: days that some of the months do not have, days of the month and of the week that do
     /// not restrict each other, and the next clock changes that skip or repeat its times.
-    pub fn surprises(&self, zone: &TimeZone, now: UnixMs) -> Vec<String> {
-        let mut surprises = Vec::new();
-        surprises.extend(self.either_day());
-        surprises.extend(self.missing_days());
-        surprises.extend(self.clock_changes(zone, now));
-        surprises
+    pub fn warnings(&self, zone: &TimeZone, now: UnixMs) -> Vec<String> {
+        let mut warnings = Vec::new();
+        warnings.extend(self.either_day());
+        warnings.extend(self.missing_days());
+        warnings.extend(self.clock_changes(zone, now));
+        warnings
     }
 
     fn field(&self, index: usize) -> &str {
@@ -74,9 +74,9 @@ impl Cron {
         let is_leap_day = first == 29 && with.iter().chain(&without).any(|(month, _)| *month == 2);
         match (&names[..], is_leap_day) {
             ([], false) => None,
-            ([], true) => Some("29 February exists only in leap years".to_owned()),
+            ([], true) => Some("February 29 exists only in leap years".to_owned()),
             (names, _) => Some(format!(
-                "day {last} does not exist in {}; L is the last day of a month",
+                "day {last} does not exist in {}; use L for the last day of the month",
                 names.join(", ")
             )),
         }
@@ -118,7 +118,7 @@ impl Cron {
                     );
                     let what = match self.is_once_a_day() {
                         true => "fires the first time",
-                        false => "fires both times",
+                        false => "fires twice",
                     };
                     format!("on {day}, {at} occurs twice in {zone}: {what}")
                 });
@@ -141,7 +141,7 @@ mod tests {
     fn of(cron: &str, zone: &str) -> Vec<String> {
         let cron: Cron = cron.parse().unwrap();
         let now = "2026-11-29T12:00:00Z".parse().unwrap();
-        cron.surprises(&zone.parse().unwrap(), now)
+        cron.warnings(&zone.parse().unwrap(), now)
     }
 
     #[test]
@@ -150,20 +150,20 @@ mod tests {
         assert_eq!(
             says("0 0 3 31 * *"),
             [
-                "day 31 does not exist in February, April, June, September, November; L is the last day of a month"
+                "day 31 does not exist in February, April, June, September, November; use L for the last day of the month"
             ]
         );
         assert_eq!(
             says("0 0 3 15,30 2,3 *"),
-            ["day 30 does not exist in February; L is the last day of a month"]
+            ["day 30 does not exist in February; use L for the last day of the month"]
         );
         assert_eq!(
             says("0 0 3 29 2 *"),
-            ["29 February exists only in leap years"]
+            ["February 29 exists only in leap years"]
         );
         assert_eq!(
             says("0 0 3 29 * *"),
-            ["29 February exists only in leap years"]
+            ["February 29 exists only in leap years"]
         );
         for cron in [
             "0 0 3 28 * *",
@@ -201,7 +201,7 @@ mod tests {
             of("0 0,30 2 * * *", "Europe/Berlin"),
             [
                 "on 2027-03-28, 02:00:00 does not exist in Europe/Berlin: does not fire",
-                "on 2027-10-31, 02:00:00 occurs twice in Europe/Berlin: fires both times",
+                "on 2027-10-31, 02:00:00 occurs twice in Europe/Berlin: fires twice",
             ]
         );
         // The first one on a day on which it fires.
