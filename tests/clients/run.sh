@@ -98,6 +98,9 @@ topics.hooks.groups = ["webhooks"]
 [topics.jobs]
 max_attempts = 2
 retry = { kind = "fixed", delay = "10ms" }
+[schedules.leap-day]
+topic = "jobs"
+cron = "0 0 3 29 2 *"
 [[consumer.subscriptions]]
 topic = "hooks"
 group = "webhooks"

@@ -42,6 +42,10 @@ type request struct {
 	key         string
 	to          listener
 	hasPayloads bool
+	// The answer is 204, without a body.
+	noContent bool
+	// A repeat could do more than a single request.
+	isSentOnce bool
 	// The time that the server may wait, in addition to the time limit.
 	wait time.Duration
 }
@@ -85,7 +89,7 @@ func (c *Client) call(ctx context.Context, r request, read func([]byte) error) e
 			return nil
 		}
 		if ctx.Err() == nil || !errors.Is(failure, ctx.Err()) {
-			if !failure.Retryable() || attempt >= c.tries {
+			if !failure.Retryable() || r.isSentOnce || attempt >= c.tries {
 				return failure
 			}
 			last = failure
@@ -120,6 +124,9 @@ func (c *Client) try(ctx context.Context, r request, read func([]byte) error) Er
 	}
 	if answer.StatusCode < 200 || answer.StatusCode >= 300 {
 		return problemOf(answer.StatusCode, text, answer.Header)
+	}
+	if r.noContent != (answer.StatusCode == http.StatusNoContent) {
+		return &TransportError{Err: fmt.Errorf("not an answer from Lisa to %s %s: its status is %d", r.method, r.path, answer.StatusCode)}
 	}
 	if err := read(text); err != nil {
 		// A proxy may answer with anything. Lisa may have carried out the request.

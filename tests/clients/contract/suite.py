@@ -164,6 +164,10 @@ class Run:
         elif "id" in step:
             step["id"] = self.ids.get(step["id"], step["id"])
         step.setdefault("topic", self.topic)
+        if step["call"].endswith("_schedule"):
+            step.setdefault("schedule", self.topic)
+        if "definition" in step:
+            step["definition"] = {"topic": self.topic, **step["definition"]}
         if step.get("options", {}).get("cursor") == "NEXT":
             step["options"] = {**step["options"], "cursor": self.next}
         began = time.monotonic()

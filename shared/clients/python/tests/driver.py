@@ -17,6 +17,17 @@ from typing import Any, Callable
 
 import lisa_relay as lr
 
+# The results that are shown with all fields.
+WHOLE = (
+    lr.MessagePage,
+    lr.CancelledKey,
+    lr.RescheduledKey,
+    lr.Requeued,
+    lr.Topic,
+    lr.TopicRemoval,
+    lr.SchedulePaused,
+    lr.ScheduleRun,
+)
 OUTCOMES: dict[str, Callable[..., lr.Outcome]] = {"retry": lr.Retry, "defer": lr.Defer, "reject": lr.Reject}
 
 
@@ -46,7 +57,9 @@ def shown(result: Any) -> Any:
     if isinstance(result, Exception):
         raise result
     fields = ("id", "outcome", "state", "attempt")
-    if isinstance(result, (lr.MessagePage, lr.CancelledKey, lr.RescheduledKey, lr.Requeued, lr.Topic, lr.TopicRemoval)):
+    if isinstance(result, lr.Schedule):
+        return {**asdict(result), "next_times": [round(at.timestamp() * 1000) for at in result.next_times]}
+    if isinstance(result, WHOLE):
         return asdict(result)
     answer = {name: getattr(result, name) for name in fields if hasattr(result, name)}
     if isinstance(result, (lr.Message, lr.Delivery, lr.AsyncDelivery)):
@@ -194,6 +207,22 @@ class Driver:
 
     async def remove_topic(self, topic: str, **how: Any) -> Any:
         return shown(await attempt(self.lisa.remove_topic, topic, **how))
+
+    async def put_schedule(self, topic: str, schedule: str, definition: Any) -> Any:
+        return shown(await attempt(self.lisa.put_schedule, schedule, definition))
+
+    async def remove_schedule(self, topic: str, schedule: str) -> Any:
+        error = await attempt(self.lisa.remove_schedule, schedule)
+        return shown(error) if error else {"removed": True}
+
+    async def pause_schedule(self, topic: str, schedule: str) -> Any:
+        return shown(await attempt(self.lisa.pause_schedule, schedule))
+
+    async def resume_schedule(self, topic: str, schedule: str) -> Any:
+        return shown(await attempt(self.lisa.resume_schedule, schedule))
+
+    async def run_schedule(self, topic: str, schedule: str) -> Any:
+        return shown(await attempt(self.lisa.run_schedule, schedule))
 
     async def pull(self, topic: str, options: dict[str, Any] | None = None) -> Any:
         pulled = await attempt(self.lisa.pull, topic, **(options or {}))

@@ -16,7 +16,23 @@ export function counts(body: unknown, ...names: string[]): Body {
   return withFields("number", body, names);
 }
 
-function withFields(type: "string" | "number", body: unknown, names: string[]): Body {
+/** Returns an object with these booleans, or throws. */
+export function flags(body: unknown, ...names: string[]): Body {
+  return withFields("boolean", body, names);
+}
+
+/** Reads an answer without a body. */
+export function nothing(body: unknown): void {
+  if (body !== undefined) throw new TypeError("it has a body");
+}
+
+/** Returns an object with this list, or throws. */
+export function withItems(name: string, body: Body): Body {
+  if (!Array.isArray(body[name])) throw new TypeError(`${name} is missing`);
+  return body;
+}
+
+function withFields(type: "string" | "number" | "boolean", body: unknown, names: string[]): Body {
   if (typeof body !== "object" || body === null || Array.isArray(body)) throw new TypeError("not an object");
   const missing = names.find((name) => typeof (body as Body)[name] !== type);
   if (missing !== undefined) throw new TypeError(`${missing} is missing`);

@@ -1,6 +1,6 @@
 /** The client. */
 
-import { counts, object, readKey, readResults, withList, withPayload } from "./answers.js";
+import { counts, flags, nothing, object, readKey, readResults, withItems, withList, withPayload } from "./answers.js";
 import { type Attempt, Batcher, Item, sendInOrder } from "./batch.js";
 import { toBase64, uuidV7 } from "./bytes.js";
 import { Delivery, type DeliveryCalls, type Ended, type PullOptions } from "./delivery.js";
@@ -199,6 +199,35 @@ export interface TopicRemoval {
   stored: number;
 }
 
+/** A schedule with its definition. */
+export interface Schedule {
+  schedule: string;
+  /** It changes whenever the definition does. */
+  version: number;
+  definition: Record<string, unknown>;
+  /** Its next five times, whether it is paused or not. */
+  next_times: string[];
+  /** What its author may not expect: days that some months do not have, and clock changes that skip or repeat a time. */
+  surprises: string[];
+}
+
+/** A schedule that was paused or resumed. */
+export interface SchedulePaused {
+  schedule: string;
+  paused: boolean;
+  /** False if it was in that state already. */
+  changed: boolean;
+}
+
+/** The message that a run of a schedule has sent. */
+export interface ScheduleRun {
+  schedule: string;
+  topic: string;
+  id: string;
+  /** False if an earlier run has sent it in the same second. */
+  sent: boolean;
+}
+
 /** A client of one relay. */
 export class Lisa {
   readonly #urls: Urls;
@@ -341,6 +370,52 @@ export class Lisa {
     return this.#call(request, (body) => counts(object(body, "topic", "removal"), "stored") as unknown as TopicRemoval);
   }
 
+  /**
+   * Creates a schedule, or replaces its definition: the fields of `schedules.NAME` in the configuration. At each time of its `cron`,
+   * the schedule sends a message to its `topic`. A field that is missing has its default. Throws a `Problem`: with the code
+   * `unknown_topic` if there is no such topic, and with `declared_in_file` if the configuration of the manager declares the schedule.
+   */
+  async putSchedule(schedule: string, definition: Readonly<Record<string, unknown>>): Promise<Schedule> {
+    if (typeof definition !== "object" || definition === null || Array.isArray(definition)) throw new TypeError("definition: is not an object");
+    const request = { ...scheduleRequest("PUT", schedule), content: JSON.stringify(texts(definition)) };
+    return this.#call(request, (body) => {
+      const answer = withItems("surprises", withItems("next_times", counts(object(body, "schedule"), "version")));
+      object(answer.definition);
+      return answer as unknown as Schedule;
+    });
+  }
+
+  /**
+   * Removes a schedule. The messages that it has sent stay. Throws a `Problem`: with the code `declared_in_file` if the configuration
+   * of the manager declares the schedule, and with `not_found` if there is none, also if an earlier try without an answer has removed it.
+   */
+  async removeSchedule(schedule: string): Promise<void> {
+    return this.#call(scheduleRequest("DELETE", schedule), nothing);
+  }
+
+  /** Pauses a schedule: it sends nothing until it is resumed. Throws a `Problem` with the code `not_found` if there is none. */
+  async pauseSchedule(schedule: string): Promise<SchedulePaused> {
+    return this.#call(scheduleRequest("POST", schedule, "pause"), readPaused);
+  }
+
+  /**
+   * Resumes a paused schedule. It does not send for the times that have passed. Throws a `Problem` with the code `not_found` if there
+   * is none.
+   */
+  async resumeSchedule(schedule: string): Promise<SchedulePaused> {
+    return this.#call(scheduleRequest("POST", schedule, "resume"), readPaused);
+  }
+
+  /**
+   * Sends a message of a schedule now, also if it is paused. Two runs in the same second send one message. A failed run is not
+   * repeated. Throws a `Problem`: with the code `not_found` if there is no such schedule, and with `unknown_topic` if its topic does
+   * not exist.
+   */
+  async runSchedule(schedule: string): Promise<ScheduleRun> {
+    // A repeat in a later second would send a second message: the caller decides.
+    return this.#try(scheduleRequest("POST", schedule, "run"), (body) => flags(object(body, "schedule", "topic", "id"), "sent") as unknown as ScheduleRun);
+  }
+
   /** Pulls messages; none if no message became ready in time. */
   async pull(topic: string, options: PullOptions = {}): Promise<Delivery[]> {
     return this.#pull(topic, options, this);
@@ -435,7 +510,7 @@ export class Lisa {
 function path(...parts: string[]): string {
   // `fetch` drops "." and ".." from a URL: the request would be about something else.
   const wrong = parts.findIndex((part: unknown) => typeof part !== "string" || ["", ".", ".."].includes(part));
-  if (wrong >= 0) throw new TypeError(`${String(parts[wrong])} is not the name of a topic or group, or the id of a message`);
+  if (wrong >= 0) throw new TypeError(`${String(parts[wrong])} is not the name of a topic, group or schedule, or the id of a message`);
   return `/v1/${parts.map(encodeURIComponent).join("/")}`;
 }
 
@@ -447,6 +522,15 @@ function batchPath(topic: string): string {
 function keyRequest(method: string, topic: string, key: string): Request {
   check("key", key);
   return { method, path: path("topics", topic, "messages"), headers: keyHeader(key) };
+}
+
+/** Returns a request about a schedule. */
+function scheduleRequest(method: string, schedule: string, ...verb: string[]): Request {
+  return { method, path: path("schedules", schedule, ...verb), to: "manager" };
+}
+
+function readPaused(body: unknown): SchedulePaused {
+  return flags(object(body, "schedule"), "paused", "changed") as unknown as SchedulePaused;
 }
 
 /** Throws `TypeError` if an argument is not a string, or is empty. */

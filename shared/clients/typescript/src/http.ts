@@ -39,7 +39,7 @@ export interface HttpOptions {
   fetch?: typeof fetch;
 }
 
-/** Sends a request once. Returns what `read` makes of the answer. */
+/** Sends a request once. Returns what `read` makes of the answer, which is undefined if its status is 204. */
 export async function exchange<T>(urls: Urls, request: Request, options: HttpOptions, read: (body: unknown) => T): Promise<T> {
   const { method, path, content = null, to = "producer", hasPayloads = false, wait = 0, signal } = request;
   const { token, timeout = 10_000 } = options;
@@ -77,7 +77,7 @@ export async function exchange<T>(urls: Urls, request: Request, options: HttpOpt
   // A proxy may answer with anything. Lisa may have carried out the request.
   let body: unknown;
   try {
-    body = JSON.parse(text);
+    body = status === 204 ? undefined : JSON.parse(text);
   } catch {
     // The error would quote the answer, which may have the token of a delivery.
     throw new TransportError("not an answer from Lisa: it is not JSON");

@@ -12,7 +12,7 @@ export type Outcome =
   | { reject: { error?: string } };
 
 const VERBS = ["ack", "retry", "defer", "reject"];
-const DURATIONS = new Set(["delay", "ttl", "after", "lease", "wait"]);
+const DURATIONS = new Set(["delay", "ttl", "after", "lease", "wait", "catch_up"]);
 const MAX_ERROR = 1024;
 
 /** Returns a delivery with its outcome as JSON has it. */

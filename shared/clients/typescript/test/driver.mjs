@@ -90,6 +90,14 @@ const commands = {
   requeue: ({ topic, ids, group }) => plain(() => lisa.requeue(topic, ids, group)),
   put_topic: ({ topic, settings }) => plain(() => lisa.putTopic(topic, settings)),
   remove_topic: ({ topic, how }) => plain(() => lisa.removeTopic(topic, how)),
+  put_schedule: async ({ schedule, definition }) => {
+    const made = await plain(() => lisa.putSchedule(schedule, definition));
+    return made.error ? made : { ...made, next_times: made.next_times.map(Date.parse) };
+  },
+  remove_schedule: async ({ schedule }) => (await plain(() => lisa.removeSchedule(schedule))) ?? { removed: true },
+  pause_schedule: ({ schedule }) => plain(() => lisa.pauseSchedule(schedule)),
+  resume_schedule: ({ schedule }) => plain(() => lisa.resumeSchedule(schedule)),
+  run_schedule: ({ schedule }) => plain(() => lisa.runSchedule(schedule)),
   pull: async ({ topic, options }) => {
     const pulled = await attempt(() => lisa.pull(topic, options));
     if (Array.isArray(pulled)) deliveries = pulled;

@@ -28,6 +28,8 @@ type command struct {
 	Lease       string
 	Settings    map[string]any
 	How         string
+	Schedule    string
+	Definition  map[string]any
 	Concurrency *int
 	Handler     handler
 	StopAfter   int `json:"stop_after"`
@@ -89,6 +91,24 @@ func (d *driver) answer(c command) any {
 	case "remove_topic":
 		removed, err := d.client.RemoveTopic(ctx, c.Topic, c.How)
 		return result(map[string]any{"topic": removed.Topic, "removal": removed.Removal, "stored": removed.Stored}, err)
+	case "put_schedule":
+		made, err := d.client.PutSchedule(ctx, c.Schedule, c.Definition)
+		next := make([]int64, len(made.NextTimes))
+		for n, at := range made.NextTimes {
+			next[n] = at.UnixMilli()
+		}
+		return result(map[string]any{"schedule": made.Schedule, "version": made.Version, "definition": made.Definition, "next_times": next, "surprises": texts(made.Surprises)}, err)
+	case "remove_schedule":
+		return result(map[string]any{"removed": true}, d.client.RemoveSchedule(ctx, c.Schedule))
+	case "pause_schedule":
+		paused, err := d.client.PauseSchedule(ctx, c.Schedule)
+		return result(map[string]any{"schedule": paused.Schedule, "paused": paused.Paused, "changed": paused.Changed}, err)
+	case "resume_schedule":
+		resumed, err := d.client.ResumeSchedule(ctx, c.Schedule)
+		return result(map[string]any{"schedule": resumed.Schedule, "paused": resumed.Paused, "changed": resumed.Changed}, err)
+	case "run_schedule":
+		run, err := d.client.RunSchedule(ctx, c.Schedule)
+		return result(map[string]any{"schedule": run.Schedule, "topic": run.Topic, "id": run.ID, "sent": run.Sent}, err)
 	case "pull":
 		return d.pull(ctx, c)
 	case "settle":

@@ -38,6 +38,9 @@ from ._types import (
     Removal,
     Requeued,
     RescheduledKey,
+    Schedule,
+    SchedulePaused,
+    ScheduleRun,
     SendOptions,
     Sent,
     Topic,
@@ -174,6 +177,23 @@ class _Client:
     def _remove_topic(self, topic: str, how: Removal | None) -> flows.Flow[TopicRemoval]:
         request = flows.removal_request(topic, how)
         return (yield from flows.exchange(request, self._tries, types.reader(TopicRemoval)))
+
+    def _put_schedule(self, schedule: str, definition: Mapping[str, Any]) -> flows.Flow[Schedule]:
+        request = flows.definition_request(schedule, definition)
+        return (yield from flows.exchange(request, self._tries, types.reader(Schedule)))
+
+    def _remove_schedule(self, schedule: str) -> flows.Flow[None]:
+        request = flows.schedule_request("DELETE", schedule)
+        yield from flows.exchange(request, self._tries, flows.read_no_content)
+
+    def _set_paused(self, schedule: str, verb: str) -> flows.Flow[SchedulePaused]:
+        request = flows.schedule_request("POST", schedule, verb)
+        return (yield from flows.exchange(request, self._tries, types.reader(SchedulePaused)))
+
+    def _run_schedule(self, schedule: str) -> flows.Flow[ScheduleRun]:
+        request = flows.schedule_request("POST", schedule, "run")
+        # A repeat in a later second would send a second message: the caller decides.
+        return (yield from flows.exchange(request, 1, types.reader(ScheduleRun)))
 
     def _deliver_now(self, topic: str, message_id: str, key: str | None) -> flows.Flow[Sent]:
         request = flows.message_request("POST", topic, message_id, key, verb="deliver-now")
@@ -323,6 +343,42 @@ class Lisa(_Client):
         none, also if an earlier try without an answer has removed it.
         """
         return self._run(self._remove_topic(topic, how))
+
+    def put_schedule(self, schedule: str, definition: Mapping[str, Any]) -> Schedule:
+        """Creates a schedule, or replaces its definition: the fields of `schedules.NAME` in the configuration.
+
+        At each time of its `cron`, the schedule sends a message to its `topic`. A field that is missing has its
+        default. Raises `NotFound` if there is no such topic, and `Conflict` if the configuration of the manager
+        declares the schedule.
+        """
+        return self._run(self._put_schedule(schedule, definition))
+
+    def remove_schedule(self, schedule: str) -> None:
+        """Removes a schedule. The messages that it has sent stay.
+
+        Raises `Conflict` if the configuration of the manager declares the schedule, and `NotFound` if there is none,
+        also if an earlier try without an answer has removed it.
+        """
+        self._run(self._remove_schedule(schedule))
+
+    def pause_schedule(self, schedule: str) -> SchedulePaused:
+        """Pauses a schedule: it sends nothing until it is resumed. Raises `NotFound` if there is none."""
+        return self._run(self._set_paused(schedule, "pause"))
+
+    def resume_schedule(self, schedule: str) -> SchedulePaused:
+        """Resumes a paused schedule, from now on: it does not send for the times that have passed.
+
+        Raises `NotFound` if there is none.
+        """
+        return self._run(self._set_paused(schedule, "resume"))
+
+    def run_schedule(self, schedule: str) -> ScheduleRun:
+        """Sends a message of a schedule now, also if it is paused. Two runs in the same second send one message.
+
+        A failed run is not repeated, because it may have sent the message, and a later second has another one. Raises
+        `NotFound` if there is no such schedule, or if its topic does not exist.
+        """
+        return self._run(self._run_schedule(schedule))
 
     def pull(
         self,
@@ -554,6 +610,42 @@ class AsyncLisa(_Client):
         none, also if an earlier try without an answer has removed it.
         """
         return await self._run(self._remove_topic(topic, how))
+
+    async def put_schedule(self, schedule: str, definition: Mapping[str, Any]) -> Schedule:
+        """Creates a schedule, or replaces its definition: the fields of `schedules.NAME` in the configuration.
+
+        At each time of its `cron`, the schedule sends a message to its `topic`. A field that is missing has its
+        default. Raises `NotFound` if there is no such topic, and `Conflict` if the configuration of the manager
+        declares the schedule.
+        """
+        return await self._run(self._put_schedule(schedule, definition))
+
+    async def remove_schedule(self, schedule: str) -> None:
+        """Removes a schedule. The messages that it has sent stay.
+
+        Raises `Conflict` if the configuration of the manager declares the schedule, and `NotFound` if there is none,
+        also if an earlier try without an answer has removed it.
+        """
+        await self._run(self._remove_schedule(schedule))
+
+    async def pause_schedule(self, schedule: str) -> SchedulePaused:
+        """Pauses a schedule: it sends nothing until it is resumed. Raises `NotFound` if there is none."""
+        return await self._run(self._set_paused(schedule, "pause"))
+
+    async def resume_schedule(self, schedule: str) -> SchedulePaused:
+        """Resumes a paused schedule, from now on: it does not send for the times that have passed.
+
+        Raises `NotFound` if there is none.
+        """
+        return await self._run(self._set_paused(schedule, "resume"))
+
+    async def run_schedule(self, schedule: str) -> ScheduleRun:
+        """Sends a message of a schedule now, also if it is paused. Two runs in the same second send one message.
+
+        A failed run is not repeated, because it may have sent the message, and a later second has another one. Raises
+        `NotFound` if there is no such schedule, or if its topic does not exist.
+        """
+        return await self._run(self._run_schedule(schedule))
 
     async def pull(
         self,

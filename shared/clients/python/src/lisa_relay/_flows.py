@@ -52,6 +52,9 @@ class Reply:
     body: bytes
 
 
+NO_CONTENT = object()
+"""What the reader of an answer gets if its status is 204."""
+
 Flow = Generator[Union[Request, float], Union[Reply, TransportError, None], T]
 
 
@@ -203,11 +206,17 @@ def read_answer(answer: Reply | TransportError | None, read: Callable[[Any], T])
     if not 200 <= answer.status < 300:
         return problem_of(answer.status, answer.body, answer.headers)
     try:
-        return read(json.loads(answer.body))
+        return read(NO_CONTENT if answer.status == 204 else json.loads(answer.body))
     except Exception as error:
         # A proxy may answer with anything. Lisa may have carried out the request. The `repr` of a `UnicodeDecodeError`
         # would quote the answer, which may have the token of a delivery.
         return TransportError(f"not an answer from Lisa: {type(error).__name__}: {error}")
+
+
+def read_no_content(body: Any) -> None:
+    """Reads an answer without a body."""
+    if body is not NO_CONTENT:
+        raise ValueError("it has a body")
 
 
 def results_of(kind: type[T], count: int, body: Any) -> list[T | LisaError]:
@@ -246,7 +255,7 @@ def path(*parts: str) -> str:
     for part in parts:
         # httpx drops "." and ".." from a URL: the request would be about something else.
         if not (isinstance(part, str) and part) or part in (".", ".."):
-            raise ValueError(f"{part!r} is not the name of a topic or group, or the id of a message")
+            raise ValueError(f"{part!r} is not the name of a topic, group or schedule, or the id of a message")
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
@@ -309,6 +318,18 @@ def removal_request(topic: str, how: types.Removal | None) -> Request:
         raise ValueError(f"how: {how!r} is neither 'drain' nor 'force'")
     query = "" if how is None else f"?how={how}"
     return Request("DELETE", path("topics", topic) + query, to="manager")
+
+
+def definition_request(schedule: str, definition: Mapping[str, Any]) -> Request:
+    """Returns a request that creates a schedule, or replaces its definition."""
+    if not isinstance(definition, Mapping):
+        raise TypeError(f"definition: {definition!r} is not a mapping")
+    return with_json("PUT", path("schedules", schedule), types.given(definition), "manager")
+
+
+def schedule_request(method: str, schedule: str, *verb: str) -> Request:
+    """Returns a request about a schedule."""
+    return Request(method, path("schedules", schedule, *verb), to="manager")
 
 
 def send(topic: str, payload: types.Payload, options: Mapping[str, Any], tries: int) -> Flow[types.Sent]:

@@ -79,7 +79,7 @@ class ListOptions(TypedDict, total=False):
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PARTS = re.compile(r"(?:\s*([0-9]+)\s*(ms|s|m|h|d))+\s*", re.ASCII)
-_DURATIONS = {"delay", "ttl", "after", "lease", "wait"}
+_DURATIONS = {"delay", "ttl", "after", "lease", "wait", "catch_up"}
 _INSTANTS = {"deliver_at", "expires_at", "until", "from", "to"}
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _KEPT = {"content-type", "traceparent", "tracestate"}
@@ -376,6 +376,43 @@ class TopicRemoval:
 
 
 @dataclass
+class Schedule:
+    """A schedule with its definition and its next times, whether it is paused or not.
+
+    `version` changes whenever its definition does. `surprises` are what its author may not expect: days that some
+    months do not have, and clock changes that skip or repeat a time.
+    """
+
+    schedule: str
+    version: int
+    definition: dict[str, Any]
+    next_times: list[datetime]
+    surprises: list[str]
+
+
+@dataclass
+class SchedulePaused:
+    """A schedule that was paused or resumed. `changed` is false if it was in that state already."""
+
+    schedule: str
+    paused: bool
+    changed: bool
+
+
+@dataclass
+class ScheduleRun:
+    """The message that a run of a schedule has sent.
+
+    `sent` is false if an earlier run has sent it in the same second.
+    """
+
+    schedule: str
+    topic: str
+    id: str
+    sent: bool
+
+
+@dataclass
 class DeliveryFields(_Content):
     """A delivery that was pulled, with a lease. `token` settles it, and is a secret."""
 
@@ -451,7 +488,7 @@ def outcome_body(outcome: Outcome) -> dict[str, Any]:
 
 
 # The types of fields that are checked when they are read.
-JSON_TYPES = {"int": (int,), "str": (str,), "list": (list,), "str | None": (str, type(None))}
+JSON_TYPES = {"int": (int,), "bool": (bool,), "str": (str,), "list": (list,), "str | None": (str, type(None))}
 
 
 def reader(kind: type[T]) -> Callable[[Any], T]:
@@ -463,6 +500,10 @@ def reader(kind: type[T]) -> Callable[[Any], T]:
 def _json_types(kind: Any) -> dict[str, tuple[type, ...] | None]:
     """Returns the fields of a class, each with the types that it may have in JSON, or None if they are not checked."""
     return {one.name: JSON_TYPES.get(str(one.type).partition("[")[0]) for one in fields(kind)}
+
+
+def _instant(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
 
 
 def read(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
@@ -477,7 +518,9 @@ def read(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
             values[name] = value
     for name in ("at", "due_at", "expires_at", "garbage_at", "lease_until"):
         if values.get(name) is not None:
-            values[name] = datetime.fromisoformat(values[name].replace("Z", "+00:00")).astimezone(timezone.utc)
+            values[name] = _instant(values[name])
+    if "next_times" in values:
+        values["next_times"] = [_instant(time) for time in values["next_times"]]
     if "payload" in values:
         values["payload"] = values["payload"].encode()
     if "payload_base64" in body:

@@ -11,6 +11,9 @@ import java.util.function.Function;
 
 /** Reads answers of Lisa. Throws a RuntimeException for those of another shape. */
 final class Answers {
+    /** The answer with the status 204. */
+    static final Object NO_CONTENT = new Object();
+
     private Answers() {}
 
     static Sent sent(Object answer) {
@@ -71,14 +74,34 @@ final class Answers {
 
     static Topic topic(Object answer) {
         Map<?, ?> body = object(answer);
-        Map<String, Object> settings = new LinkedHashMap<>();
-        object(body.get("settings")).forEach((name, value) -> settings.put((String) name, value));
-        return new Topic(text(body, "topic"), number(body, "epoch"), settings);
+        return new Topic(text(body, "topic"), number(body, "epoch"), values(body, "settings"));
     }
 
     static TopicRemoval topicRemoval(Object answer) {
         Map<?, ?> body = object(answer);
         return new TopicRemoval(text(body, "topic"), text(body, "removal"), number(body, "stored"));
+    }
+
+    static Schedule schedule(Object answer) {
+        Map<?, ?> body = object(answer);
+        List<Instant> nextTimes = list(body, "next_times").stream().map(time -> Instant.parse((String) time)).toList();
+        List<String> surprises = list(body, "surprises").stream().map(String.class::cast).toList();
+        return new Schedule(text(body, "schedule"), longNumber(body, "version"), values(body, "definition"), nextTimes, surprises);
+    }
+
+    static SchedulePaused schedulePaused(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new SchedulePaused(text(body, "schedule"), flag(body, "paused"), flag(body, "changed"));
+    }
+
+    static ScheduleRun scheduleRun(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new ScheduleRun(text(body, "schedule"), text(body, "topic"), text(body, "id"), flag(body, "sent"));
+    }
+
+    static Void nothing(Object answer) {
+        if (answer != NO_CONTENT) throw new IllegalArgumentException("it has a body");
+        return null;
     }
 
     /** Reads the deliveries of a pull. A worker has no handlers for more. */
@@ -134,8 +157,23 @@ final class Answers {
     }
 
     static int number(Map<?, ?> body, String name) {
-        if (body.get(name) instanceof Long number) return Math.toIntExact(number);
+        return Math.toIntExact(longNumber(body, name));
+    }
+
+    private static long longNumber(Map<?, ?> body, String name) {
+        if (body.get(name) instanceof Long number) return number;
         throw new IllegalArgumentException(name + " is missing");
+    }
+
+    private static boolean flag(Map<?, ?> body, String name) {
+        if (body.get(name) instanceof Boolean flag) return flag;
+        throw new IllegalArgumentException(name + " is missing");
+    }
+
+    private static Map<String, Object> values(Map<?, ?> body, String name) {
+        Map<String, Object> values = new LinkedHashMap<>();
+        object(body.get(name)).forEach((key, value) -> values.put((String) key, value));
+        return values;
     }
 
     static Instant instant(Map<?, ?> body, String name) {

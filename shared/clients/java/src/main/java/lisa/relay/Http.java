@@ -146,6 +146,7 @@ final class Http {
         String text;
         try {
             text = Json.decode(answer.body());
+            if (status == 204) return read.apply(Answers.NO_CONTENT);
             if (status >= 200 && status < 300) return read.apply(Json.read(text));
         } catch (RuntimeException error) {
             // A proxy may answer with anything. Lisa may have carried out the request.

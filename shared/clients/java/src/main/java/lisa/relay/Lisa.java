@@ -392,6 +392,79 @@ public final class Lisa {
     }
 
     /**
+     * Creates a schedule, or replaces its definition. At each time of its {@code cron}, the schedule sends a message to its
+     * {@code topic}. The manager answers it.
+     *
+     * @param schedule the name of the schedule
+     * @param definition the fields of {@code schedules.NAME} in the configuration, such as
+     *     {@code Map.of("topic", "reports", "cron", "0 0 6 * * *")}; one that is missing has its default
+     * @return the schedule, with its next times
+     * @throws LisaException if the request failed; with the code {@code unknown_topic} if there is no such topic, and with
+     *     {@code declared_in_file} if the configuration of the manager declares the schedule
+     */
+    public Schedule putSchedule(String schedule, Map<String, ?> definition) {
+        String url = scheduleUrl(schedule);
+        String body = Json.write(Values.required("definition", definition));
+        return call("PUT", url, Json.encode(body), null, false, Answers::schedule);
+    }
+
+    /**
+     * Removes a schedule. The messages that it has sent stay. The manager answers it.
+     *
+     * @param schedule the name of the schedule
+     * @throws LisaException if the request failed; with the code {@code declared_in_file} if the configuration of the manager
+     *     declares the schedule, and with {@code not_found} if there is none, also if an earlier try without an answer has
+     *     removed it
+     */
+    public void removeSchedule(String schedule) {
+        call("DELETE", scheduleUrl(schedule), null, null, false, Answers::nothing);
+    }
+
+    /**
+     * Pauses a schedule: it sends nothing until it is resumed. The manager answers it.
+     *
+     * @param schedule the name of the schedule
+     * @return its state
+     * @throws LisaException if the request failed; with the code {@code not_found} if there is no such schedule
+     */
+    public SchedulePaused pauseSchedule(String schedule) {
+        return call("POST", scheduleUrl(schedule, "pause"), null, null, false, Answers::schedulePaused);
+    }
+
+    /**
+     * Resumes a paused schedule. It does not send for the times that have passed. The manager answers it.
+     *
+     * @param schedule the name of the schedule
+     * @return its state
+     * @throws LisaException if the request failed; with the code {@code not_found} if there is no such schedule
+     */
+    public SchedulePaused resumeSchedule(String schedule) {
+        return call("POST", scheduleUrl(schedule, "resume"), null, null, false, Answers::schedulePaused);
+    }
+
+    /**
+     * Sends a message of a schedule now, also if it is paused. Two runs in the same second send one message. A failed run is not
+     * repeated, because it may have sent the message, and a later second has another one. The manager answers it.
+     *
+     * @param schedule the name of the schedule
+     * @return the message
+     * @throws LisaException if the request failed; with the code {@code not_found} if there is no such schedule, and with
+     *     {@code unknown_topic} if its topic does not exist
+     */
+    public ScheduleRun runSchedule(String schedule) {
+        Http.Request request = new Http.Request("POST", scheduleUrl(schedule, "run"), null, null, false, Duration.ZERO);
+        return once(request, Answers::scheduleRun);
+    }
+
+    private String scheduleUrl(String schedule) {
+        return manager + Values.path("schedules", Values.text("schedule", schedule));
+    }
+
+    private String scheduleUrl(String schedule, String verb) {
+        return scheduleUrl(schedule) + "/" + verb;
+    }
+
+    /**
      * Pulls messages. An interrupt ends the pull. It is not repeated if it fails, because a lost answer may hold messages until
      * their leases end: the caller decides.
      *
@@ -517,15 +590,22 @@ public final class Lisa {
     private <T> T call(String method, String url, byte[] content, String key, boolean hasPayloads, Function<Object, T> read) {
         Http.Request request = new Http.Request(method, url, content, key, hasPayloads, Duration.ZERO);
         for (int attempt = 1; ; attempt++) {
-            CompletableFuture<Void> stop = new CompletableFuture<>();
             try {
-                return Values.await(http.exchange(request, read, stop));
+                return once(request, read);
             } catch (LisaException error) {
                 if (!error.isRetryable() || attempt >= tries) throw error;
                 Values.await(Values.pause(attempt, error.retryAfter()));
-            } finally {
-                stop.complete(null);
             }
+        }
+    }
+
+    /** Sends a request once. An interrupt closes its connection. */
+    private <T> T once(Http.Request request, Function<Object, T> read) {
+        CompletableFuture<Void> stop = new CompletableFuture<>();
+        try {
+            return Values.await(http.exchange(request, read, stop));
+        } finally {
+            stop.complete(null);
         }
     }
 

@@ -45,6 +45,7 @@ final class Driver {
     private Object run(Map<?, ?> command) {
         String topic = Answers.textOrNull(command, "topic");
         String id = Answers.textOrNull(command, "id");
+        String schedule = Answers.textOrNull(command, "schedule");
         return switch (Answers.text(command, "call")) {
             case "client" -> client(command);
             case "send" -> sent(lisa.send(topic, command.get("payload"), sendOptions(map(command, "options"))));
@@ -60,6 +61,11 @@ final class Driver {
             case "requeue" -> requeue(topic, command);
             case "put_topic" -> putTopic(topic, map(command, "settings"));
             case "remove_topic" -> removeTopic(topic, command);
+            case "put_schedule" -> putSchedule(schedule, map(command, "definition"));
+            case "remove_schedule" -> removeSchedule(schedule);
+            case "pause_schedule" -> paused(lisa.pauseSchedule(schedule));
+            case "resume_schedule" -> paused(lisa.resumeSchedule(schedule));
+            case "run_schedule" -> runSchedule(schedule);
             case "pull" -> pull(topic, map(command, "options"));
             case "settle" -> settle(maps(command, "outcomes"));
             case "settle_many" -> settleMany(maps(command, "outcomes"));
@@ -122,15 +128,33 @@ final class Driver {
     }
 
     private Object putTopic(String topic, Map<?, ?> given) {
-        Map<String, Object> settings = new LinkedHashMap<>();
-        given.forEach((name, value) -> settings.put((String) name, value));
-        Topic made = lisa.putTopic(topic, settings);
+        Topic made = lisa.putTopic(topic, values(given));
         return given("topic", made.topic(), "epoch", made.epoch(), "settings", made.settings());
     }
 
     private Object removeTopic(String topic, Map<?, ?> command) {
         TopicRemoval removed = command.get("how") instanceof String how ? lisa.removeTopic(topic, how) : lisa.removeTopic(topic);
         return given("topic", removed.topic(), "removal", removed.removal(), "stored", removed.stored());
+    }
+
+    private Object putSchedule(String schedule, Map<?, ?> given) {
+        Schedule made = lisa.putSchedule(schedule, values(given));
+        return given("schedule", made.schedule(), "version", made.version(), "definition", made.definition(), "next_times",
+                made.nextTimes().stream().map(Instant::toEpochMilli).toList(), "surprises", made.surprises());
+    }
+
+    private Object removeSchedule(String schedule) {
+        lisa.removeSchedule(schedule);
+        return given("removed", true);
+    }
+
+    private static Object paused(SchedulePaused paused) {
+        return given("schedule", paused.schedule(), "paused", paused.paused(), "changed", paused.changed());
+    }
+
+    private Object runSchedule(String schedule) {
+        ScheduleRun run = lisa.runSchedule(schedule);
+        return given("schedule", run.schedule(), "topic", run.topic(), "id", run.id(), "sent", run.sent());
     }
 
     private Object pull(String topic, Map<?, ?> options) {
@@ -383,6 +407,12 @@ final class Driver {
 
     private static Map<?, ?> map(Map<?, ?> command, String name) {
         return command.get(name) == null ? Map.of() : Answers.object(command.get(name));
+    }
+
+    private static Map<String, Object> values(Map<?, ?> given) {
+        Map<String, Object> values = new LinkedHashMap<>();
+        given.forEach((name, value) -> values.put((String) name, value));
+        return values;
     }
 
     private static List<Map<?, ?>> maps(Map<?, ?> command, String name) {
