@@ -23,8 +23,9 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// The keys of the registry that are about schedules. They are no messages.
-pub const OF_SCHEDULES: [&str; 6] = [
+pub const OF_SCHEDULES: [&str; 7] = [
     "schedules",
+    "schedule_progress",
     "schedule_definitions",
     "schedule_names",
     "schedule_faults",

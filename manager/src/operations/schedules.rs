@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
 
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use lisa_core::broker::{
     Broker, BrokerError, MAX_SCHEDULES, SchedulePut, ScheduleRemoved, StoredSchedule,
 };
@@ -435,11 +435,8 @@ impl Schedules<'_> {
         let send = async {
             let sends = chosen.iter().map(|at| sender.send(name, &schedule, *at));
             let sends: Vec<_> = sends.collect();
-            let sends: Vec<_> = stream::iter(sends)
-                .buffered(SENDS_AT_A_TIME)
-                .collect()
-                .await;
-            sends.into_iter().collect::<Result<Vec<Receipt>, _>>()
+            let sends = stream::iter(sends).buffered(SENDS_AT_A_TIME);
+            sends.try_collect::<Vec<Receipt>>().await
         };
         let sent = |receipts: &[Receipt]| receipts.iter().filter(|receipt| is_new(receipt)).count();
         let receipts = action.run(send, |receipts| {

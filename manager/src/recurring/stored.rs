@@ -135,6 +135,7 @@ impl StoredSchedules {
     /// Takes schedules and sends their messages. Returns the pause until the next round.
     async fn round(&self, failing: &mut AllFailing) -> Result<Duration, BrokerError> {
         let broker = &self.sender.broker;
+        let begun = Instant::now();
         let mut fires = broker.take_fires(AT_ONCE, LEASE).await?;
         if fires.taken.is_empty() {
             return Ok(fires.next.map_or(LOOK_EVERY, |next| next.min(LOOK_EVERY)));
@@ -146,7 +147,9 @@ impl StoredSchedules {
                 .await?;
         }
         let (taken, now) = (fires.taken, fires.now);
-        let steps = taken.iter().map(|taken| self.step(taken, now, failing));
+        let steps = taken
+            .iter()
+            .map(|taken| self.step(taken, now, begun, failing));
         let steps: Vec<_> = steps.collect();
         let steps = join_all(steps).await;
         let fires = taken.iter().zip(&steps).map(|(taken, step)| Fired {
@@ -171,8 +174,14 @@ impl StoredSchedules {
         self.config.schedules.contains_key(&taken.schedule)
     }
 
-    /// Sends the message of a schedule that was taken, if it is time.
-    async fn step(&self, taken: &TakenFire, now: UnixMs, failing: &AllFailing) -> Step {
+    /// Sends the message of a schedule that was taken at `now`, if it is time. `begun` is not later.
+    async fn step(
+        &self,
+        taken: &TakenFire,
+        now: UnixMs,
+        begun: Instant,
+        failing: &AllFailing,
+    ) -> Step {
         let later = |pause| Some(now.plus(pause));
         let schedule = match RecurringMessage::from_definition(&taken.definition) {
             Ok(schedule) => schedule,
@@ -225,6 +234,10 @@ impl StoredSchedules {
         };
         if let Err(error) = topic {
             return failed(&schedule.topic, error.to_string());
+        }
+        if begun.elapsed() >= LEASE {
+            // This process was frozen. Another manager may have sent it so long ago that it is no duplicate any more.
+            return Step::default();
         }
         let send = self.sender.send(&taken.schedule, &schedule, time);
         let Ok(sent) = timeout(LEASE, send).await else {

@@ -16,8 +16,8 @@ type Schedule struct {
 	Definition map[string]any `json:"definition"`
 	// NextTimes are its next five times, whether it is paused or not.
 	NextTimes []time.Time `json:"next_times"`
-	// Surprises are what its author may not expect: days that some months do not have, and clock changes that skip or repeat a time.
-	Surprises []string `json:"surprises"`
+	// Warnings are about times that may surprise: days that some months do not have, and clock changes that skip or repeat a time.
+	Warnings []string `json:"warnings"`
 }
 
 // SchedulePaused is a schedule that was paused or resumed.
@@ -57,7 +57,7 @@ func (c *Client) PutSchedule(ctx context.Context, schedule string, definition ma
 	}
 	r := request{method: http.MethodPut, content: content, to: toManager}
 	isComplete := func(a *Schedule) bool {
-		return a.Schedule != "" && a.Version != 0 && a.Definition != nil && a.NextTimes != nil && a.Surprises != nil
+		return a.Schedule != "" && a.Version != 0 && a.Definition != nil && a.NextTimes != nil && a.Warnings != nil
 	}
 	return lookup(ctx, c, r, []string{"schedules", schedule}, nil, isComplete)
 }

@@ -171,8 +171,10 @@ keys! {
     struct RegistryKeys {
         topics,
         managers,
-        /// The times up to which schedules have fired.
+        /// The times up to which the schedules of configurations have fired.
         schedules,
+        /// The same for those that were created at run time.
+        schedule_progress,
         /// The definitions of the schedules that were created at run time.
         schedule_definitions,
         /// Their names in order.

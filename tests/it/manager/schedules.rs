@@ -488,7 +488,7 @@ async fn the_command_line_creates_shows_changes_and_removes_a_schedule() {
         (&["schedules", "pause", "s"], 0, "s is paused"),
         (&["schedules", "pause", "s"], 0, "s is already paused"),
         (&["schedules"], 0, "paused"),
-        (&["schedules", "resume", "s"], 0, "s is not paused"),
+        (&["schedules", "resume", "s"], 0, "s is resumed"),
         (&["schedules", "run", "s"], 0, "sent s:"),
         (
             &[

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use lisa_core::broker::{
-    FireResult, Fired, FiredOf, SchedulePut, ScheduleRemoved, StoredSchedule, TakenFires,
+    FireResult, Fired, FiredOf, MissedTimes, SchedulePut, ScheduleRemoved, StoredSchedule,
+    TakenFires,
 };
 use lisa_core::time::UnixMs;
 use lisa_core::topic::ScheduleName;
@@ -310,7 +311,10 @@ async fn times_from_before_the_clock_was_set_back_begin_again() {
     let relay = Relay::start("schedules").await;
     let version = create(&relay, "a").await;
     let far = read(&relay, "a").await.done.unwrap().get() + 3_600_000;
-    let key = format!("{}:v1:{{registry}}:schedules", relay.broker().namespace());
+    let key = format!(
+        "{}:v1:{{registry}}:schedule_progress",
+        relay.broker().namespace()
+    );
     let set_far = async |version: u64| {
         let mut set = redis::cmd("HSET");
         set.arg(&key).arg("a").arg(format!("{far} {version} r"));
@@ -328,5 +332,28 @@ async fn times_from_before_the_clock_was_set_back_begin_again() {
         pause.await.unwrap();
     }
     assert!(read(&relay, "a").await.done.unwrap().get() < far);
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_change_ends_the_error_of_the_definition_before() {
+    let relay = Relay::start("schedules").await;
+    let broker = relay.broker();
+    let version = create(&relay, "a").await;
+    let a = name("a");
+    let later = UnixMs::new(read(&relay, "a").await.done.unwrap().get() + 1000);
+    let refused = Fired {
+        result: Some(FireResult::Refused(later, "too large")),
+        missed: MissedTimes {
+            count: 1,
+            newest: later,
+        },
+        ..Fired::ask(&a, FiredOf::Version(version))
+    };
+    broker.note_fires(&[refused]).await.unwrap();
+    assert!(read(&relay, "a").await.faults.error.is_some());
+    put(&relay, "a", "{ }", None).await;
+    let faults = read(&relay, "a").await.faults;
+    assert_eq!((faults.error, faults.missed.count), (None, 1));
     relay.assert_drained().await;
 }

@@ -192,9 +192,13 @@ pub(crate) async fn pause(
     if !output.is_table() {
         return Ok(output.object(&done)?);
     }
-    let already = if done.changed { "" } else { " already" };
-    let state = if paused { "paused" } else { "not paused" };
-    print(&format!("{name} is{already} {state}"))
+    let state = match (paused, done.changed) {
+        (true, true) => "is paused",
+        (true, false) => "is already paused",
+        (false, true) => "is resumed",
+        (false, false) => "was not paused",
+    };
+    print(&format!("{name} {state}"))
 }
 
 /// Sends a message of a schedule now.

@@ -208,7 +208,7 @@ export interface Schedule {
   /** Its next five times, whether it is paused or not. */
   next_times: string[];
   /** What its author may not expect: days that some months do not have, and clock changes that skip or repeat a time. */
-  surprises: string[];
+  warnings: string[];
 }
 
 /** A schedule that was paused or resumed. */
@@ -379,7 +379,7 @@ export class Lisa {
     if (typeof definition !== "object" || definition === null || Array.isArray(definition)) throw new TypeError("definition: is not an object");
     const request = { ...scheduleRequest("PUT", schedule), content: JSON.stringify(texts(definition)) };
     return this.#call(request, (body) => {
-      const answer = withItems("surprises", withItems("next_times", counts(object(body, "schedule"), "version")));
+      const answer = withItems("warnings", withItems("next_times", counts(object(body, "schedule"), "version")));
       object(answer.definition);
       return answer as unknown as Schedule;
     });

@@ -226,6 +226,7 @@ impl Broker {
         let of = [
             &keys.schedule_definitions,
             &keys.schedules,
+            &keys.schedule_progress,
             &keys.paused_schedules,
             &keys.schedule_faults,
         ];
@@ -233,11 +234,15 @@ impl Broker {
         let commands = of.map(|key| command("HMGET", key).arg(&texts)).into();
         let mut read: Vec<Vec<Option<String>>> = self.ask_all(&server, commands).await?;
         let mut next = || read.remove(0).into_iter();
-        let (definitions, progress, paused, faults) = (next(), next(), next(), next());
+        let (definitions, declared, stored) = (next(), next(), next());
+        let (paused, faults) = (next(), next());
+        let progress = declared.zip(stored);
         let all = names.iter().zip(definitions).zip(progress);
         let all = all.zip(paused.zip(faults));
         let read = all.map(|(((name, definition), progress), (paused, faults))| {
-            let (done, version, rule) = parse_progress(progress.as_deref(), definition.is_some());
+            let is_stored = definition.is_some();
+            let progress = if is_stored { progress.1 } else { progress.0 };
+            let (done, version, rule) = parse_progress(progress.as_deref(), is_stored);
             StoredSchedule {
                 name: name.clone(),
                 definition,

@@ -13,6 +13,9 @@ use jiff::tz::TimeZone as Zone;
 use super::Cron;
 use lisa_core::time::UnixMs;
 
+/// A day in ms. No clock goes back by more.
+const DAY_MS: u64 = 24 * 3_600_000;
+
 /// A time zone of the IANA database, like `UTC` or `Europe/Berlin`. Its rules come from the host; if the host has none, from
 /// the copy built into the binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,13 +83,11 @@ impl TimeZone {
 
     /// Returns the end of the times that clocks show for the second time, if an instant is among them.
     fn end_of_repeat(&self, at: UnixMs) -> Option<UnixMs> {
-        // No clock goes back by more.
-        const LONGEST: u64 = 24 * 3_600_000;
         let next = UnixMs::new(at.get().saturating_add(1));
         let changes = self.0.preceding(Timestamp::from(next));
         changes
             .map(|change| UnixMs::from(change.timestamp()))
-            .take_while(|change| change.get().saturating_add(LONGEST) > at.get())
+            .take_while(|change| change.get().saturating_add(DAY_MS) > at.get())
             .map(|change| {
                 let back = self.offset(just_before(change)) - self.offset(change);
                 UnixMs::new(change.get().saturating_add_signed(back))
@@ -140,6 +141,14 @@ impl Cron {
             let Some(change) = zone.change(offset, from, next) else {
                 return Some(next);
             };
+            // With any other offset, clocks show its times at most a day earlier or later. So between a day after `from` and a day
+            // before `next`, it does not fire, however often the clocks change there.
+            let before = UnixMs::new(next.get().saturating_sub(3 * DAY_MS));
+            if change.get() > from.get().saturating_add(DAY_MS) && before > change {
+                from = begin(before).unwrap_or(before);
+                offset = zone.offset(from);
+                continue;
+            }
             let now = zone.offset(change);
             let shift = UnixMs::new(change.get().saturating_add(now.abs_diff(offset)));
             if once_a_day && now > offset && next < shift {

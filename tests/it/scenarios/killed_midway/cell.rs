@@ -203,7 +203,11 @@ impl<'s> Cell<'s> {
                 "schedule_definitions",
                 ["yearly", definition.as_str()],
             ),
-            ("HSET", "schedules", ["yearly", "1 7 0 0 0 1 1 * UTC"]),
+            (
+                "HSET",
+                "schedule_progress",
+                ["yearly", "1 7 0 0 0 1 1 * UTC"],
+            ),
             ("ZADD", "schedule_names", ["0", "yearly"]),
             ("ZADD", "fires", ["1", "yearly"]),
         ] {

@@ -97,7 +97,7 @@ func (d *driver) answer(c command) any {
 		for n, at := range made.NextTimes {
 			next[n] = at.UnixMilli()
 		}
-		return result(map[string]any{"schedule": made.Schedule, "version": made.Version, "definition": made.Definition, "next_times": next, "surprises": texts(made.Surprises)}, err)
+		return result(map[string]any{"schedule": made.Schedule, "version": made.Version, "definition": made.Definition, "next_times": next, "warnings": texts(made.Warnings)}, err)
 	case "remove_schedule":
 		return result(map[string]any{"removed": true}, d.client.RemoveSchedule(ctx, c.Schedule))
 	case "pause_schedule":

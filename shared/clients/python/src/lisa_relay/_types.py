@@ -379,7 +379,7 @@ class TopicRemoval:
 class Schedule:
     """A schedule with its definition and its next times, whether it is paused or not.
 
-    `version` changes whenever its definition does. `surprises` are what its author may not expect: days that some
+    `version` changes whenever its definition does. `warnings` are about times that may surprise: days that some
     months do not have, and clock changes that skip or repeat a time.
     """
 
@@ -387,7 +387,7 @@ class Schedule:
     version: int
     definition: dict[str, Any]
     next_times: list[datetime]
-    surprises: list[str]
+    warnings: list[str]
 
 
 @dataclass

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- note_fires: records what became of times of schedules, and returns the times up to which they have fired.
 --
--- KEYS[1] schedules        hash    schedule -> "<ms> <rule>": it has fired up to that time, by that rule; "<ms> <version> <rule>"
---                                  for a stored one
--- KEYS[2] fires            zset    schedule -> the time at which a manager takes it
--- KEYS[3] paused_schedules hash    schedule -> the time of the pause
--- KEYS[4] schedule_faults  hash    schedule -> "<missed> <newest missed> <ms of the error> <error>"; missing if there is nothing
+-- KEYS[1] schedules         hash   schedule of a configuration -> "<ms> <rule>": it has fired up to that time, by that rule
+-- KEYS[2] schedule_progress hash   the same for those that are stored; the rule begins with the version
+-- KEYS[3] fires             zset   schedule -> the time at which a manager takes it
+-- KEYS[4] paused_schedules  hash   schedule -> the time of the pause
+-- KEYS[5] schedule_faults   hash   schedule -> "<missed> <newest missed> <ms of the error> <error>"; missing if there is nothing
 -- ARGV[1] fires     list    for each schedule: its name; its rule, empty for a stored one; its version, empty for one that a
 --                           configuration declares; what became of a time: ask (nothing), sent, failed (it is tried again) or
 --                           refused (it is not); that time in ms; the error; the number of times that were missed since the last
@@ -14,7 +14,7 @@
 -- Returns 'noted', then for each the recorded time, 0 if there is none, or only one of another rule or version; and 1 if it is paused.
 -- Cost O(schedules).
 -- Safe to repeat. While the rule stays the same, a time goes back only if Redis's clock does.
-local SCHEDULES, FIRES, PAUSED, FAULTS = unpack(KEYS)
+local SCHEDULES, PROGRESS, FIRES, PAUSED, FAULTS = unpack(KEYS)
 
 local now = clock(0)
 -- Messages are sent some seconds ahead. A time far beyond that was recorded before the clock was set back.
@@ -42,8 +42,9 @@ for i = 1, #ARGV, 9 do
   local schedule, rule, version = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local outcome, time, error = ARGV[i + 3], tonumber(ARGV[i + 4]), ARGV[i + 5]
   local missed, newest_missed, take = tonumber(ARGV[i + 6]), tonumber(ARGV[i + 7]), tonumber(ARGV[i + 8])
-  local noted, of = string.match(redis.call('HGET', SCHEDULES, schedule) or '', '^(%d+) (.*)$')
   local is_stored = version ~= ''
+  local progress = is_stored and PROGRESS or SCHEDULES
+  local noted, of = string.match(redis.call('HGET', progress, schedule) or '', '^(%d+) (.*)$')
   local is_same = of == rule
   if is_stored then
     is_same = string.match(of or '', '^(%d+) ') == version
@@ -60,7 +61,7 @@ for i = 1, #ARGV, 9 do
         note_faults(schedule, 0, 0, error)
       end
     elseif outcome ~= 'ask' and time > noted then
-      redis.call('HSET', SCHEDULES, schedule, ARGV[i + 4] .. ' ' .. (is_stored and of or rule))
+      redis.call('HSET', progress, schedule, ARGV[i + 4] .. ' ' .. (is_stored and of or rule))
       noted = time
       note_faults(schedule, missed, newest_missed, error)
     end

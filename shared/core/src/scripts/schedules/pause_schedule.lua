@@ -3,8 +3,9 @@
 --
 -- KEYS[1] schedule_definitions hash    schedule -> its definition
 -- KEYS[2] fires                zset    schedule -> the time at which a manager takes it
--- KEYS[3] schedules            hash    schedule -> "<ms> <rule>": it has fired up to that time, by that rule
--- KEYS[4] paused_schedules     hash    schedule -> the time of the pause
+-- KEYS[3] schedules            hash    schedule of a configuration -> "<ms> <rule>": it has fired up to that time, by that rule
+-- KEYS[4] schedule_progress    hash    the same for those that are stored; the rule begins with the version
+-- KEYS[5] paused_schedules     hash    schedule -> the time of the pause
 -- ARGV[1] schedule    name
 -- ARGV[2] how         word     pause or resume
 -- ARGV[3] declared    flag     1 if a configuration declares it, so that it has no definition here
@@ -12,7 +13,7 @@
 -- Returns 'done', and whether that changed anything: 1 or 0; 'absent' if there is no such schedule.
 -- Cost O(log schedules).
 -- Safe to repeat.
-local DEFINITIONS, FIRES, SCHEDULES, PAUSED = unpack(KEYS)
+local DEFINITIONS, FIRES, SCHEDULES, PROGRESS, PAUSED = unpack(KEYS)
 local schedule, how, declared = ARGV[1], ARGV[2], ARGV[3] == '1'
 
 local is_stored = redis.call('HEXISTS', DEFINITIONS, schedule) == 1
@@ -27,10 +28,11 @@ end
 if redis.call('HDEL', PAUSED, schedule) == 0 then
   return {'done', 0}
 end
-local time, rule = string.match(redis.call('HGET', SCHEDULES, schedule) or '', '^(%d+) (.*)$')
+local progress = declared and SCHEDULES or PROGRESS
+local time, rule = string.match(redis.call('HGET', progress, schedule) or '', '^(%d+) (.*)$')
 -- A time some seconds ahead was sent for.
 if time and (tonumber(time) < now or tonumber(time) > now + 60000) then
-  redis.call('HSET', SCHEDULES, schedule, whole(now) .. ' ' .. rule)
+  redis.call('HSET', progress, schedule, whole(now) .. ' ' .. rule)
 end
 if is_stored then
   redis.call('ZADD', FIRES, whole(now), schedule)

@@ -4,7 +4,7 @@
 -- KEYS[1] schedule_definitions hash    schedule -> its definition
 -- KEYS[2] schedule_names       zset    the schedules, all with score 0
 -- KEYS[3] fires                zset    schedule -> the time at which a manager takes it
--- KEYS[4] schedules            hash    schedule -> "<ms> <version> <rule>": it has fired up to that time, by that rule
+-- KEYS[4] schedule_progress    hash    schedule -> "<ms> <version> <rule>": it has fired up to that time, by that rule
 -- KEYS[5] paused_schedules     hash    schedule -> the time of the pause
 -- KEYS[6] schedule_faults      hash    schedule -> "<missed> <newest missed> <ms of the error> <error>"
 -- ARGV[1] schedule    name
@@ -17,14 +17,14 @@
 -- 'other' and the version, 0 if there is none, if it is another one; 'full' if a new one would be one too many.
 -- Cost O(log schedules).
 -- Safe to repeat: the second time it has this definition.
-local DEFINITIONS, NAMES, FIRES, SCHEDULES, PAUSED, FAULTS = unpack(KEYS)
+local DEFINITIONS, NAMES, FIRES, PROGRESS, PAUSED, FAULTS = unpack(KEYS)
 local schedule, definition, rule, at, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local now, us = clock(0)
 local before = redis.call('HGET', DEFINITIONS, schedule)
 local time, version, of
 if before then
-  time, version, of = string.match(redis.call('HGET', SCHEDULES, schedule) or '', '^(%d+) (%d+) (.*)$')
+  time, version, of = string.match(redis.call('HGET', PROGRESS, schedule) or '', '^(%d+) (%d+) (.*)$')
 end
 version = tonumber(version) or 0
 if before == definition then
@@ -46,10 +46,18 @@ if not before then
   -- What a schedule of this name in a file has left.
   redis.call('HDEL', PAUSED, schedule)
   redis.call('HDEL', FAULTS, schedule)
+else
+  -- The error may be of the definition before. The times that were missed stay.
+  local missed = string.match(redis.call('HGET', FAULTS, schedule) or '', '^%d+ %d+ ')
+  if missed and string.sub(missed, 1, 2) ~= '0 ' then
+    redis.call('HSET', FAULTS, schedule, missed .. '0 ')
+  else
+    redis.call('HDEL', FAULTS, schedule)
+  end
 end
 redis.call('HSET', DEFINITIONS, schedule, definition)
 redis.call('ZADD', NAMES, 0, schedule)
-redis.call('HSET', SCHEDULES, schedule, time .. ' ' .. whole(new) .. ' ' .. rule)
+redis.call('HSET', PROGRESS, schedule, time .. ' ' .. whole(new) .. ' ' .. rule)
 if redis.call('HEXISTS', PAUSED, schedule) == 0 then
   redis.call('ZADD', FIRES, whole(now), schedule)
 end

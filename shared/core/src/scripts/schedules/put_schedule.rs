@@ -35,7 +35,7 @@ pub enum SchedulePut {
 
 operation! {
     "put_schedule" on registry(
-        schedule_definitions schedule_names fires schedules paused_schedules schedule_faults
+        schedule_definitions schedule_names fires schedule_progress paused_schedules schedule_faults
     ): PutSchedule<'_>,
     |call, args, reply|
     args {

@@ -4,7 +4,7 @@
 -- KEYS[1] schedule_definitions hash    schedule -> its definition
 -- KEYS[2] schedule_names       zset    the schedules, all with score 0
 -- KEYS[3] fires                zset    schedule -> the time at which a manager takes it
--- KEYS[4] schedules            hash    schedule -> "<ms> <version> <rule>": it has fired up to that time, by that rule
+-- KEYS[4] schedule_progress    hash    schedule -> "<ms> <version> <rule>": it has fired up to that time, by that rule
 -- KEYS[5] paused_schedules     hash    schedule -> the time of the pause
 -- KEYS[6] schedule_faults      hash    schedule -> its missed times and its last error
 -- ARGV[1] schedule    name
@@ -13,18 +13,18 @@
 -- Returns 'removed'; 'absent' if there is none; 'other' and the version if it is another one.
 -- Cost O(log schedules).
 -- Safe to repeat: the second time there is none.
-local DEFINITIONS, NAMES, FIRES, SCHEDULES, PAUSED, FAULTS = unpack(KEYS)
+local DEFINITIONS, NAMES, FIRES, PROGRESS, PAUSED, FAULTS = unpack(KEYS)
 local schedule, at = ARGV[1], tonumber(ARGV[2])
 
 if redis.call('HEXISTS', DEFINITIONS, schedule) == 0 then
   return {'absent'}
 end
-local version = string.match(redis.call('HGET', SCHEDULES, schedule) or '', '^%d+ (%d+) ')
+local version = string.match(redis.call('HGET', PROGRESS, schedule) or '', '^%d+ (%d+) ')
 version = tonumber(version) or 0
 if at and at ~= version then
   return {'other', whole(version)}
 end
-for _, hash in ipairs({DEFINITIONS, SCHEDULES, PAUSED, FAULTS}) do
+for _, hash in ipairs({DEFINITIONS, PROGRESS, PAUSED, FAULTS}) do
   redis.call('HDEL', hash, schedule)
 end
 redis.call('ZREM', NAMES, schedule)

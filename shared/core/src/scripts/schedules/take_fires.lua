@@ -4,7 +4,7 @@
 --
 -- KEYS[1] fires                zset    schedule -> the time at which a manager takes it
 -- KEYS[2] schedule_definitions hash    schedule -> its definition
--- KEYS[3] schedules            hash    schedule -> "<ms> <version> <rule>": it has fired up to that time, by that rule
+-- KEYS[3] schedule_progress    hash    schedule -> "<ms> <version> <rule>": it has fired up to that time, by that rule
 -- ARGV[1] most     count   the most schedules to take
 -- ARGV[2] bytes    count   the bytes of definitions after which it takes no more
 -- ARGV[3] lease    ms      how long no other manager takes them
@@ -13,14 +13,14 @@
 -- its definition, the time up to which it has fired, and its version.
 -- Cost O(most · log schedules).
 -- Safe to repeat: a reply that was lost is a manager that takes them and dies.
-local FIRES, DEFINITIONS, SCHEDULES = unpack(KEYS)
+local FIRES, DEFINITIONS, PROGRESS = unpack(KEYS)
 local most, bytes, lease = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local now = clock(0)
 local reply = {'taken', whole(now), -1}
 for _, schedule in ipairs(redis.call('ZRANGE', FIRES, '-inf', whole(now), 'BYSCORE', 'LIMIT', 0, most)) do
   local definition = redis.call('HGET', DEFINITIONS, schedule)
-  local time, version = string.match(redis.call('HGET', SCHEDULES, schedule) or '', '^(%d+) (%d+) ')
+  local time, version = string.match(redis.call('HGET', PROGRESS, schedule) or '', '^(%d+) (%d+) ')
   if not definition then
     redis.call('ZREM', FIRES, schedule)
   else

@@ -41,7 +41,7 @@ pub struct TakenFire {
 }
 
 operation! {
-    "take_fires" on registry(fires schedule_definitions schedules): TakeFires, |call, args, reply|
+    "take_fires" on registry(fires schedule_definitions schedule_progress): TakeFires, |call, args, reply|
     args {
         most: args.number(call.most),
         bytes: args.number(call.bytes),
@@ -51,14 +51,19 @@ operation! {
         "taken" => {
             let now = UnixMs::new(reply.number()?);
             let next: i64 = reply.number()?;
+            // What cannot be read must not hold up the others.
             let taken = reply.rest(|reply| {
-                Ok(TakenFire {
-                    schedule: reply.parsed("a schedule")?,
-                    definition: reply.text()?,
-                    done: UnixMs::new(reply.number()?),
-                    version: reply.number()?,
-                })
+                let (schedule, definition) = (reply.lossy()?, reply.lossy()?);
+                let (done, version) = (reply.number()?, reply.text()?);
+                let taken = |schedule| TakenFire {
+                    schedule,
+                    definition,
+                    done: UnixMs::new(done),
+                    version: version.parse().unwrap_or_default(),
+                };
+                Ok(schedule.parse().ok().map(taken))
             })?;
+            let taken = taken.into_iter().flatten().collect();
             Ok(TakenFires {
                 now,
                 next: u64::try_from(next).ok().map(Duration::from_millis),

@@ -85,8 +85,8 @@ final class Answers {
     static Schedule schedule(Object answer) {
         Map<?, ?> body = object(answer);
         List<Instant> nextTimes = list(body, "next_times").stream().map(time -> Instant.parse((String) time)).toList();
-        List<String> surprises = list(body, "surprises").stream().map(String.class::cast).toList();
-        return new Schedule(text(body, "schedule"), longNumber(body, "version"), values(body, "definition"), nextTimes, surprises);
+        List<String> warnings = list(body, "warnings").stream().map(String.class::cast).toList();
+        return new Schedule(text(body, "schedule"), longNumber(body, "version"), values(body, "definition"), nextTimes, warnings);
     }
 
     static SchedulePaused schedulePaused(Object answer) {

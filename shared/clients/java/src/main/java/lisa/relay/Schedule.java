@@ -11,6 +11,6 @@ import java.util.Map;
  * @param version changes whenever its definition does
  * @param definition its definition, as JSON has it
  * @param nextTimes its next five times, whether it is paused or not
- * @param surprises what its author may not expect: days that some months do not have, and clock changes that skip or repeat a time
+ * @param warnings times that may surprise: days that some months do not have, and clock changes that skip or repeat a time
  */
-public record Schedule(String schedule, long version, Map<String, Object> definition, List<Instant> nextTimes, List<String> surprises) {}
+public record Schedule(String schedule, long version, Map<String, Object> definition, List<Instant> nextTimes, List<String> warnings) {}

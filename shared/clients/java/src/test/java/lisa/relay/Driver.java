@@ -140,7 +140,7 @@ final class Driver {
     private Object putSchedule(String schedule, Map<?, ?> given) {
         Schedule made = lisa.putSchedule(schedule, values(given));
         return given("schedule", made.schedule(), "version", made.version(), "definition", made.definition(), "next_times",
-                made.nextTimes().stream().map(Instant::toEpochMilli).toList(), "surprises", made.surprises());
+                made.nextTimes().stream().map(Instant::toEpochMilli).toList(), "warnings", made.warnings());
     }
 
     private Object removeSchedule(String schedule) {
