@@ -29,6 +29,7 @@ mod overview;
 mod page;
 mod parts;
 mod removal;
+mod schedule;
 mod schedules;
 mod send;
 mod session;
@@ -73,8 +74,10 @@ use crate::operations::forecast::ForecastView;
 use crate::operations::history::HistoryView;
 use crate::operations::newest_counts::{NewestCounts, TOO_OLD, newest_counts};
 use crate::operations::rates::Rates;
+use crate::operations::schedules::Schedules;
 use crate::operations::topics::AllTopicsError;
 use crate::operations::workers::WorkersList;
+use crate::recurring::StoredSchedules;
 use actions::MessageVerb;
 use cache::{Cached, CachedBy, Queries, Reading};
 use cookies::{cookie, session_names};
@@ -116,6 +119,7 @@ pub(crate) struct Parts {
     pub(crate) examinations: Arc<Examinations>,
     /// Notified when a garbage job was started or stopped.
     pub(crate) garbage_jobs_changed: Arc<Notify>,
+    pub(crate) stored_schedules: StoredSchedules,
     /// True if the process also has the producer's routes.
     pub(crate) has_producer: bool,
 }
@@ -223,6 +227,7 @@ fn pages() -> Vec<(&'static str, MethodRouter<Dashboard>)> {
         ("/garbage", get(garbage::all)),
         ("/forecast", get(forecast::show)),
         ("/schedules", get(schedules::show)),
+        ("/schedules/{schedule}", get(schedule::show)),
         ("/workers", get(workers::show)),
         ("/system", get(system::show)),
         ("/help", get(help::show)),
@@ -247,6 +252,9 @@ fn actions() -> Vec<(String, Scope, MethodRouter<Dashboard>)> {
     add("/system/jobs/{name}", operate, post(system::run_job));
     let stop = post(system::stop_garbage_job);
     add("/system/garbage-jobs/{id}/stop", operate, stop);
+    add("/schedules/{schedule}/{verb}", operate, post(schedule::act));
+    let remove = get(schedule::ask_removal).post(schedule::remove);
+    add("/schedules/{schedule}/remove", operate, remove);
     add("/topics/{topic}/{verb}", operate, post(actions::topic));
     for how in Removal::ALL {
         let remove = get(removal::ask).post(removal::remove);
@@ -325,6 +333,14 @@ impl Dashboard {
         }
         self.0.all.expire().await;
         self.0.topics.of(topic.clone()).expire().await;
+    }
+
+    /// Returns the schedules of the relay.
+    fn schedules(&self) -> Schedules<'_> {
+        Schedules {
+            broker: self.broker(),
+            config: &self.0.parts.config,
+        }
     }
 
     /// Creates an action of the viewer, for the audit log.

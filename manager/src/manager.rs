@@ -148,6 +148,7 @@ impl Manager {
             examinations: self.examinations.clone(),
             has_producer,
             garbage_jobs_changed: self.garbage_jobs.changed.clone(),
+            stored_schedules: self.stored_schedules.clone(),
         };
         dashboard::routes(parts, tokens).map_err(|error| StartError::Refused(error.to_string()))
     }

@@ -25,6 +25,7 @@ pub(super) fn page_of_form(path: &str, base: &str, headers: &HeaderMap) -> Strin
             format!("/topics/{topic}/garbage?group={group}")
         }
         ["topics", topic, ..] => format!("/topics/{topic}"),
+        ["schedules", schedule, _] => format!("/schedules/{schedule}"),
         ["system", ..] => "/system".to_owned(),
         _ => "/".to_owned(),
     }
@@ -62,6 +63,7 @@ mod tests {
                 "/topics/t/groups/g/garbage/purge",
                 "/topics/t/garbage?group=g",
             ),
+            ("/schedules/s/run", "/schedules/s"),
             ("/system/jobs/clean", "/system"),
             ("/system/garbage-jobs/7/stop", "/system"),
             ("/choices", "/"),

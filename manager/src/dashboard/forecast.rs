@@ -14,7 +14,7 @@ use super::chart::{Chart, Panel, Role, Series, Unit};
 use super::form::Fields;
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{
-    Commands, Level, count, empty, exact, relative_text, rest, sign, staleness, tag, tile,
+    Commands, Level, count, empty, exact_text, relative_text, rest, sign, staleness, tag, tile,
 };
 use super::text::{counted, grouped, messages, part, span, visible};
 use crate::operations::forecast::{ForecastView, NextTime, Peak, Period, forecast};
@@ -188,7 +188,7 @@ fn schedules(context: &Context, view: &ForecastView) -> Markup {
                 caption.hidden { "Schedules, those with the next time first" }
                 thead { tr { th scope="col" { "Schedule" } th scope="col" { "Topic" } th scope="col" { "Next" } th scope="col" { "Then" } th.n scope="col" { "Times in this period" } } }
                 tbody { @for fires in fires.iter().take(MOST_SCHEDULES) { tr {
-                    th scope="row" data-label="Schedule" { a.row-link href=(context.link("/schedules")) { (fires.schedule) } }
+                    th scope="row" data-label="Schedule" { a.row-link href=(context.link(format!("/schedules/{}", fires.schedule))) { (fires.schedule) } }
                     td data-label="Topic" { a href=(context.link(format!("/topics/{}", fires.topic))) { (fires.topic) } }
                     td data-label="Next" { (relative_text(fires.next, context.now)) }
                     td data-label="Then" { @match fires.then { Some(at) => (relative_text(at, context.now)), None => { span.zero { "–" } } } }
@@ -205,16 +205,12 @@ fn render(context: &Context, view: &ForecastView) -> Markup {
     let steps: Vec<u64> = view.total.in_steps().collect();
     let due: u64 = steps.iter().sum();
     let peak = view.peak.as_ref();
-    let time = |at: &str| match at.parse::<UnixMs>() {
-        Ok(at) => exact(at),
-        Err(_) => html! { (at) },
-    };
     html! {
         dl.tiles {
             (tile("Due in this period", html! { (grouped(due)) }, html! { "waiting and retry" }))
             (tile("Overdue", html! { (grouped(view.total.overdue)) }, html! { "not moved yet" }))
             (tile("Later", html! { (grouped(view.total.later)) }, html! { "after this period" }))
-            (tile("Peak", html! { @match peak { Some(peak) => { @if peak.is_lower_bound { "≥ " } (grouped(peak.messages)) } None => "0" } }, html! { @match peak { Some(peak) => { "in " (length(peak)) ", " (relative_text(&peak.from, context.now)) ", from " (time(&peak.from)) }, None => { "nothing is due" } } }))
+            (tile("Peak", html! { @match peak { Some(peak) => { @if peak.is_lower_bound { "≥ " } (grouped(peak.messages)) } None => "0" } }, html! { @match peak { Some(peak) => { "in " (length(peak)) ", " (relative_text(&peak.from, context.now)) ", from " (exact_text(&peak.from)) }, None => { "nothing is due" } } }))
         }
         @if let (topics @ 1.., in_them) = view.paused() {
             p.banner.is-warn { (sign(Level::Warn)) span { "Includes " (messages(in_them)) " of " (counted(topics, "paused topic")) ", which are not delivered until resumed" } }

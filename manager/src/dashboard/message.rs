@@ -51,7 +51,8 @@ pub(super) async fn find_message(
     }
 }
 
-fn may_see(dashboard: &Dashboard, context: &Context) -> Result<(), &'static str> {
+/// Returns why a viewer does not see payloads and headers, if that is so.
+pub(super) fn may_see(dashboard: &Dashboard, context: &Context) -> Result<(), &'static str> {
     if !dashboard.0.parts.config.manager.dashboard.show_payload {
         return Err(
             "The configuration hides payloads and headers (manager.dashboard.show_payload).",
@@ -240,9 +241,7 @@ fn render(
                 Some(reason) => p.card.muted { (reason) },
                 None => {
                     (shown_payload(message))
-                    h3 { "Headers" }
-                    @if message.headers.is_empty() { p.muted { "None" } }
-                    @else { dl.pairs { @for (name, value) in message.headers.iter() { div { dt { (visible(name)) } dd.mono { (visible(value)) } } } } }
+                    (shown_headers(message.headers.iter()))
                 }
             }
         }
@@ -270,37 +269,47 @@ fn attempt_title(attempt: &FailedAttempt) -> &'static str {
 }
 
 fn shown_payload(message: &StoredMessage) -> Markup {
-    let cut = |text: &str| -> (String, bool) {
-        let mut end = text.len().min(MOST_SHOWN);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        (text[..end].to_owned(), end < text.len())
-    };
-    let (text, kind, is_cut) = match message.payload.text() {
-        Some("") => return html! { p.card.muted { "Empty" } },
-        Some(text) => {
-            let json = (text.len() <= MOST_SHOWN)
-                .then(|| indented_json(text))
-                .flatten();
-            let kind = if json.is_some() { "JSON" } else { "Text" };
-            let (text, is_cut) = cut(text);
-            (json.unwrap_or(text), kind, is_cut)
-        }
-        None => {
-            let bytes = &message.payload.0;
-            (
-                hex_dump(&bytes[..bytes.len().min(MOST_HEX)]),
-                "Hex",
-                bytes.len() > MOST_HEX,
-            )
-        }
-    };
+    if let Some(text) = message.payload.text() {
+        return shown_text(text, MOST_SHOWN);
+    }
+    let bytes = &message.payload.0;
+    let hex = hex_dump(&bytes[..bytes.len().min(MOST_HEX)]);
+    boxed("Hex", &hex, None, bytes.len() > MOST_HEX)
+}
+
+/// Returns up to `most` bytes of a payload of text in a box, indented if it is JSON.
+pub(super) fn shown_text(text: &str, most: usize) -> Markup {
+    if text.is_empty() {
+        return html! { p.card.muted { "Empty" } };
+    }
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let is_cut = end < text.len();
+    let copied = (!is_cut).then_some(text);
+    match copied.and_then(indented_json) {
+        Some(json) => boxed("JSON", &json, copied, is_cut),
+        None => boxed("Text", &text[..end], copied, is_cut),
+    }
+}
+
+fn boxed(kind: &str, shown: &str, copied: Option<&str>, is_cut: bool) -> Markup {
     html! {
         div.payload {
-            div.payload-head { span { (kind) } @if let Some(raw) = message.payload.text() { @if !is_cut { button.copy.quiet type="button" data-copy=(raw) { "Copy" } } } }
-            pre tabindex="0" { code { (visible_lines(&text)) } }
+            div.payload-head { span { (kind) } @if let Some(copied) = copied { button.copy.quiet type="button" data-copy=(copied) { "Copy" } } }
+            pre tabindex="0" { code { (visible_lines(shown)) } }
             @if is_cut { p.muted { "Truncated. Download the payload to see the rest." } }
         }
+    }
+}
+
+/// Returns headers below a title.
+pub(super) fn shown_headers<'h>(headers: impl Iterator<Item = (&'h str, &'h str)>) -> Markup {
+    let mut headers = headers.peekable();
+    html! {
+        h3 { "Headers" }
+        @if headers.peek().is_none() { p.muted { "None" } }
+        @else { dl.pairs { @for (name, value) in headers { div { dt { (visible(name)) } dd.mono { (visible(value)) } } } } }
     }
 }

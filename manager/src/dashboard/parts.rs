@@ -36,6 +36,14 @@ pub(super) fn relative(at: UnixMs, now: UnixMs) -> Markup {
     html! { time datetime=(text) title=(title) data-show="title" { (shown) } }
 }
 
+/// Returns the date and time of text in RFC 3339; the text itself if it is something else.
+pub(super) fn exact_text(at: &str) -> Markup {
+    match at.parse::<UnixMs>() {
+        Ok(at) => exact(at),
+        Err(_) => html! { (at) },
+    }
+}
+
 /// Returns a relative time of text in RFC 3339; the text itself if it is something else.
 pub(super) fn relative_text(at: &str, now: UnixMs) -> Markup {
     match at.parse::<UnixMs>() {

@@ -195,7 +195,7 @@ fn groups(context: &Context, topic: &str, groups: &[GroupStats]) -> Markup {
 }
 
 /// Returns settings as pairs; those of a table with its name in front.
-fn pairs(prefix: &str, value: &serde_json::Value) -> Markup {
+pub(super) fn pairs(prefix: &str, value: &serde_json::Value) -> Markup {
     let Some(all) = value.as_object() else {
         return html! {};
     };

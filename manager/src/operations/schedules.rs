@@ -188,6 +188,15 @@ impl ScheduleView {
             error_at: error_at.map(text),
         }
     }
+
+    /// Returns its state as a word: `paused` or `failing`; empty otherwise.
+    pub(crate) fn state(&self) -> &'static str {
+        match (&self.paused_since, &self.error) {
+            (Some(_), _) => "paused",
+            (None, Some(_)) => "failing",
+            (None, None) => "",
+        }
+    }
 }
 
 impl Schedules<'_> {
@@ -480,7 +489,7 @@ impl Schedules<'_> {
     }
 
     /// Refuses to change or remove a schedule that the managers' configuration declares.
-    fn not_in_file(self, name: &ScheduleName) -> Result<(), Problem> {
+    pub(crate) fn not_in_file(self, name: &ScheduleName) -> Result<(), Problem> {
         if !self.config.schedules.contains_key(name) {
             return Ok(());
         }

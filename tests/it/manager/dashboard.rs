@@ -8,6 +8,7 @@ mod many_topics;
 mod outage;
 mod refused;
 mod removal;
+mod schedules;
 mod send;
 mod sessions;
 

@@ -14,7 +14,7 @@ use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::setting::{Setting, set_all};
 use crate::operations::schedules::{
-    Backfilled, ScheduleDetails, ScheduleList, SchedulePaused, ScheduleRun, ScheduleView,
+    Backfilled, ScheduleDetails, ScheduleList, SchedulePaused, ScheduleRun,
 };
 
 /// The schedules of one request.
@@ -62,7 +62,7 @@ pub(crate) async fn list(
     for schedule in &all.schedules {
         table.add_row([
             schedule.schedule.as_str(),
-            state(schedule),
+            schedule.state(),
             schedule.topic.as_str(),
             &schedule.cron,
             &schedule.time_zone,
@@ -77,14 +77,6 @@ pub(crate) async fn list(
     match &damaged.collect::<Vec<_>>()[..] {
         [] => Ok(()),
         damaged => Err(CliError::Failed(damaged.join("\n"))),
-    }
-}
-
-fn state(schedule: &ScheduleView) -> &'static str {
-    match (&schedule.paused_since, &schedule.error) {
-        (Some(_), _) => "paused",
-        (None, Some(_)) => "failing",
-        (None, None) => "",
     }
 }
 
