@@ -21,6 +21,7 @@ mod garbage;
 mod garbage_filter;
 mod help;
 mod history;
+mod inputs;
 mod keys;
 mod login;
 mod message;
@@ -30,6 +31,7 @@ mod page;
 mod parts;
 mod removal;
 mod schedule;
+mod schedule_form;
 mod schedules;
 mod send;
 mod session;
@@ -253,6 +255,11 @@ fn actions() -> Vec<(String, Scope, MethodRouter<Dashboard>)> {
     let stop = post(system::stop_garbage_job);
     add("/system/garbage-jobs/{id}/stop", operate, stop);
     add("/schedules/{schedule}/{verb}", operate, post(schedule::act));
+    let create = get(schedule_form::show_new).post(schedule_form::create);
+    // Not below `/schedules`: any name there can be that of a schedule.
+    add("/new-schedule", operate, create);
+    let edit = get(schedule_form::show_edit).post(schedule_form::edit);
+    add("/schedules/{schedule}/edit", operate, edit);
     let remove = get(schedule::ask_removal).post(schedule::remove);
     add("/schedules/{schedule}/remove", operate, remove);
     add("/topics/{topic}/{verb}", operate, post(actions::topic));

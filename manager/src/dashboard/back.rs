@@ -25,6 +25,8 @@ pub(super) fn page_of_form(path: &str, base: &str, headers: &HeaderMap) -> Strin
             format!("/topics/{topic}/garbage?group={group}")
         }
         ["topics", topic, ..] => format!("/topics/{topic}"),
+        ["new-schedule"] => "/new-schedule".to_owned(),
+        ["schedules", schedule, "edit"] => format!("/schedules/{schedule}/edit"),
         ["schedules", schedule, _] => format!("/schedules/{schedule}"),
         ["system", ..] => "/system".to_owned(),
         _ => "/".to_owned(),
@@ -63,6 +65,8 @@ mod tests {
                 "/topics/t/groups/g/garbage/purge",
                 "/topics/t/garbage?group=g",
             ),
+            ("/new-schedule", "/new-schedule"),
+            ("/schedules/s/edit", "/schedules/s/edit"),
             ("/schedules/s/run", "/schedules/s"),
             ("/system/jobs/clean", "/system"),
             ("/system/garbage-jobs/7/stop", "/system"),

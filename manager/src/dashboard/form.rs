@@ -13,6 +13,8 @@ use super::page::Failure;
 
 /// The largest form with a payload of 1 MiB, each byte of which may take three when encoded.
 pub(super) const WITH_PAYLOAD: usize = 3 * 1024 * 1024 + 64 * 1024;
+/// The largest form with the definition of a schedule of 64 KiB.
+pub(super) const WITH_DEFINITION: usize = 256 * 1024;
 /// The largest form without a payload.
 pub(super) const PLAIN: usize = 16 * 1024;
 /// The most fields of a form. Further ones are ignored.
@@ -62,6 +64,11 @@ impl Fields {
             problems if problems.is_empty() => Ok(read),
             problems => Err(Problem::from(problems).into()),
         }
+    }
+
+    /// Sets a field.
+    pub(super) fn set(&mut self, name: &str, text: String) {
+        self.0.insert(name.to_owned(), text);
     }
 
     /// Forgets a field.

@@ -63,7 +63,7 @@ pub(super) async fn show() -> Page {
             dl.pairs.wide {
                 div { dt { code { "read" } } dd { "See every page." } }
                 div { dt { code { "payload" } } dd { "See payloads and headers in the dashboard." } }
-                div { dt { code { "operate" } } dd { "Pause, resume, drain, drop, keep, requeue, purge, remove, examine, repair, run jobs, stop garbage jobs." } }
+                div { dt { code { "operate" } } dd { "Pause, resume, drain, drop, keep, requeue, purge, remove, examine, repair, run jobs, stop garbage jobs, create and edit schedules." } }
                 div { dt { code { "send" } } dd { "Send, cancel, reschedule, deliver now." } }
             }
         }

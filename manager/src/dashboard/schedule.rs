@@ -1,9 +1,12 @@
 //! One schedule (recurring message): its definition, its next times and its progress, and what can be done with it.
 
+use std::time::Duration;
+
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State as With};
 use axum::response::Response;
+use lisa_core::time::UnixMs;
 use lisa_core::topic::ScheduleName;
 use lisa_service::http::auth::Scope;
 use lisa_service::http::{Problem, ProblemCode};
@@ -70,6 +73,7 @@ pub(super) async fn show(
         (post_button(&context, Scope::Operate, "Run now", at("run")))
         // Otherwise, the file is to be edited.
         @if !view.declared_in_file {
+            (confirm_link(&context, Scope::Operate, "Edit", at("edit"), false))
             (confirm_link(&context, Scope::Operate, "Remove", at("remove"), true))
         }
     };
@@ -93,10 +97,10 @@ fn render(context: &Context, details: &ScheduleDetails, hidden: Option<&str>) ->
     let headers = headers.filter_map(|(name, value)| Some((name.as_str(), value.as_str()?)));
     html! {
         div #schedule-state data-live {
-            @if let Some(since) = &view.paused_since { p.banner.is-warn { (sign(Level::Warn)) span { "This schedule is paused since " (relative_text(since, context.now)) ": it sends nothing. Times that pass meanwhile do not count as missed." } } }
+            @if let Some(since) = &view.paused_since { p.banner.is-warn { (sign(Level::Warn)) span { "This schedule was paused " (relative_text(since, context.now)) ". It sends nothing until it is resumed, and times that pass meanwhile do not count as missed." } } }
             @if let Some(error) = &view.error { p.banner.is-bad { (sign(Level::Bad)) span { "The last send failed" @if let Some(at) = &view.error_at { " " (relative_text(at, context.now)) } ": " (visible(error)) } } }
             dl.tiles.is-compact {
-                (tile("Next", time(&view.next), html! { @if view.paused_since.is_some() { "paused" } @else { "on Redis's clock" } }))
+                (tile("Next", time(&view.next), html! { @match &view.next { Some(at) => (exact_text(at)), None => "paused" } }))
                 (tile("Sent until", time(&view.sent_until), html! { "the newest time with a message" }))
                 (tile("Missed", count(view.missed), html! { @match &view.newest_missed { Some(newest) => { "the newest " (relative_text(newest, context.now)) } None => "times without a message" } }))
             }
@@ -137,13 +141,16 @@ fn commands(context: &Context, details: &ScheduleDetails, may_see: bool) -> Comm
         all = all.curl(context, what, "POST", format!("{path}/{verb}"), None);
         all = cli(all, what, &["schedules", verb, name]);
     }
-    let newest = view.newest_missed.as_ref().or(view.sent_until.as_ref());
-    if let Some(from) = newest {
-        let what = "Send for missed times";
-        let json = serde_json::json!({ "from": from }).to_string();
+    let newest = view.newest_missed.as_ref();
+    if let Some(from) = newest.and_then(|newest| newest.parse::<UnixMs>().ok()) {
+        // Only for this time: others may have been sent before the dedup window.
+        let what = "Send for the newest missed time";
+        let [from, to] = [from, from.plus(Duration::from_secs(1))].map(|at| at.to_string());
+        let json = serde_json::json!({ "from": from, "to": to }).to_string();
         let path = format!("{path}/backfill");
         all = all.curl(context, what, "POST", path, Some(&json));
-        all = cli(all, what, &["schedules", "backfill", name, "--from", from]);
+        let words = ["schedules", "backfill", name, "--from", &from, "--to", &to];
+        all = cli(all, what, &words);
     }
     if view.declared_in_file {
         return all;

@@ -31,7 +31,15 @@ pub(super) async fn show(
     let list = dashboard.read(list).await?;
     let is_first = cursor.is_none();
     let body = render(&context, of_prefix, is_first, &list);
-    Ok(Page::new(Section::Schedules, "Schedules", body).live_list(is_first))
+    let create = confirm_link(
+        &context,
+        Scope::Operate,
+        "Create a schedule",
+        "/new-schedule",
+        false,
+    );
+    let page = Page::new(Section::Schedules, "Schedules", body).actions(create);
+    Ok(page.live_list(is_first))
 }
 
 fn render(context: &Context, prefix: &str, is_first: bool, list: &ScheduleList) -> Markup {
@@ -110,13 +118,12 @@ fn table(context: &Context, schedules: &[ScheduleView]) -> Markup {
     let time = |at: &Option<String>| html! { @match at { Some(at) => (relative_text(at, context.now)), None => { span.zero { "–" } } } };
     html! { table.rows {
         caption.hidden { "Schedules" }
-        thead { tr { th scope="col" { "Schedule" } th scope="col" { "State" } th scope="col" { "Topic" } th scope="col" { "Cron" } th scope="col" { "Time zone" } th scope="col" { "Next" } th scope="col" { "Sent until" } } }
+        thead { tr { th scope="col" { "Schedule" } th scope="col" { "State" } th scope="col" { "Topic" } th scope="col" { "Cron" } th scope="col" { "Next" } th scope="col" { "Sent until" } } }
         tbody { @for schedule in schedules { tr {
             th scope="row" data-label="Schedule" { a.row-link href=(context.link(format!("/schedules/{}", schedule.schedule))) { (schedule.schedule) } }
             td.error data-label="State" { (state(context, schedule)) }
             td data-label="Topic" { a href=(context.link(format!("/topics/{}", schedule.topic))) { (schedule.topic) } }
-            td.mono data-label="Cron" { (visible(&schedule.cron)) }
-            td data-label="Time zone" { (schedule.time_zone) }
+            td data-label="Cron" { span.mono { (visible(&schedule.cron)) } " " span.muted { (schedule.time_zone) } }
             td data-label="Next" { (time(&schedule.next)) }
             td data-label="Sent until" { (time(&schedule.sent_until)) }
         } } }

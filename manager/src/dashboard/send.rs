@@ -2,38 +2,28 @@
 //!
 //! The form carries an id. A repeated request, for example after a reload, is therefore a duplicate and sends nothing.
 
-use std::collections::BTreeMap;
-
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State as With};
 use axum::http::StatusCode;
 use lisa_core::broker::TopicHandle;
-use lisa_core::fields::{
-    Description, Field, Fields as _, Given, Limits, Reader, Value, read_within,
-};
+use lisa_core::fields::{Description, Fields as _};
 use lisa_core::message::{Headers, MessageId, MessageOptions};
 use lisa_producer::http::{problem, standing};
 use lisa_producer::{NewMessage, Receipt, SendError};
 use lisa_service::http::auth::Scope;
 use lisa_service::http::header_name;
 use maud::{Markup, html};
-use serde_json::Value as Json;
 
 use super::Dashboard;
 use super::form::{Fields, WITH_PAYLOAD};
+use super::inputs::{FormReader, Inputs, Mistakes, is_flag, lines, payload};
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{Commands, Level, locked, relative, sign};
 use super::text::{part, visible};
 
 /// The options that are not below "More options".
 const FIRST: [&str; 4] = ["delay", "deliver_at", "id", "key"];
-/// The kind of an option that is a box to check.
-const FLAG: &str = bool::KIND;
-
-/// The mistakes in a form, by field; those without a field have the empty name.
-type Mistakes = BTreeMap<String, String>;
-
 pub(super) async fn show(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
@@ -117,13 +107,10 @@ struct Form(Fields);
 impl Form {
     /// Returns the message, or everything that is wrong.
     fn message(&self) -> Result<NewMessage, Mistakes> {
-        let mut reader = FormReader {
-            form: &self.0,
-            mistakes: Mistakes::new(),
-        };
+        let mut reader = FormReader::new(&self.0);
         let options = MessageOptions::read_fields(&mut reader);
         let mut headers = Headers::default();
-        for (name, value) in self.headers() {
+        for (name, value) in lines(&self.0, "headers") {
             if let Err(error) = headers.insert(&name, value) {
                 reader.note("headers", error.to_string());
             }
@@ -135,28 +122,12 @@ impl Form {
         if !reader.mistakes.is_empty() {
             return Err(reader.mistakes);
         }
-        let message = NewMessage::new(self.payload());
+        let message = NewMessage::new(payload(&self.0));
         let message = match (&options.id, once) {
             (None, Some(Ok(once))) => message.id(once),
             _ => message,
         };
         Ok(message.options(options).headers(headers))
-    }
-
-    /// Returns the payload. Browsers send each end of a line as two characters.
-    fn payload(&self) -> String {
-        let payload = self.0.text("payload").unwrap_or_default();
-        payload.replace("\r\n", "\n")
-    }
-
-    /// Returns the headers of the message, one a line. A line without a colon is a header without a value.
-    fn headers(&self) -> impl Iterator<Item = (String, &str)> {
-        let lines = self.0.text("headers").unwrap_or_default().lines();
-        let lines = lines.filter(|line| !line.trim().is_empty());
-        lines.map(|line| {
-            let (name, value) = line.split_once(':').unwrap_or((line, ""));
-            (name.trim().to_ascii_lowercase(), value.trim())
-        })
     }
 
     /// Returns the options that were typed.
@@ -167,12 +138,12 @@ impl Form {
 
     /// Returns the commands that send the same message, under an id of its own if none was typed.
     fn commands(&self, context: &Context, topic: &TopicHandle) -> Commands {
-        let (name, payload) = (topic.name().as_str(), self.payload());
+        let (name, payload) = (topic.name().as_str(), payload(&self.0));
         let mut headers: Vec<_> = self
             .options()
             .map(|(option, _, value)| (header_name(option), value.to_owned()))
             .collect();
-        let own = self.headers();
+        let own = lines(&self.0, "headers");
         headers.extend(own.map(|(name, value)| match name.as_str() {
             "content-type" => (name, value.to_owned()),
             _ => (format!("Lisa-Header-{name}"), value.to_owned()),
@@ -186,12 +157,12 @@ impl Form {
         let mut words = vec!["send".to_owned(), name.to_owned()];
         words.extend(self.options().map(|(option, kind, value)| {
             let option = option.replace('_', "-");
-            match kind {
-                FLAG => format!("--{option}"),
-                _ => format!("--{option}={value}"),
+            match is_flag(kind) {
+                true => format!("--{option}"),
+                false => format!("--{option}={value}"),
             }
         }));
-        let own = self.headers();
+        let own = lines(&self.0, "headers");
         words.extend(own.map(|(name, value)| format!("--header={name}={value}")));
         if !payload.is_empty() {
             words.extend(["--".to_owned(), payload]);
@@ -206,49 +177,6 @@ impl Form {
         self.0.remove("once");
         self
     }
-}
-
-/// Reads the options from the fields of a form.
-struct FormReader<'f> {
-    form: &'f Fields,
-    mistakes: Mistakes,
-}
-
-impl FormReader<'_> {
-    fn note(&mut self, field: &str, mistake: String) {
-        self.mistakes.entry(field.to_owned()).or_insert(mistake);
-    }
-}
-
-impl Reader for FormReader<'_> {
-    fn read<T: Value>(&mut self, field: Field<T>, limits: impl Limits<T>) -> T {
-        let text = self.form.text(field.name).map(str::trim);
-        let Some(text) = text.filter(|text| !text.is_empty()) else {
-            return field.default;
-        };
-        read_within(Given::Text(text), &limits).unwrap_or_else(|why| {
-            self.note(field.name, why);
-            field.default
-        })
-    }
-
-    fn table<F: lisa_core::fields::Fields>(&mut self, _: &'static str) -> F {
-        unreachable!("an option is one field")
-    }
-
-    fn problem(&mut self, name: &'static str, _: Json, message: String) {
-        self.note(name, message);
-    }
-
-    fn spell(&self, name: &str) -> String {
-        label_of(name)
-    }
-}
-
-/// Returns the label of an option: `max_attempts` is `Max attempts`.
-fn label_of(name: &str) -> String {
-    let (first, rest) = name.split_at(1);
-    first.to_ascii_uppercase() + &rest.replace('_', " ")
 }
 
 fn shown(context: &Context, topic: &TopicHandle, receipt: &Receipt) -> Markup {
@@ -286,87 +214,28 @@ fn render(
         .0
         .text("once")
         .map_or_else(|| MessageId::generate().to_string(), str::to_owned);
-    let is_used = |option: &&Description| {
-        form.0.text(option.name).is_some() || mistakes.contains_key(option.name)
+    let inputs = Inputs {
+        prefix: "send",
+        form: &form.0,
+        mistakes,
     };
-    let text = |field: &str| form.0.text(field).unwrap_or_default();
+    let is_used = |option: &&Description| inputs.is_used(option.name);
     html! {
         (done)
-        form.card.ask.send method="post" action=(context.link(format!("/topics/{name}/send"))) {
-            @if !mistakes.is_empty() {
-                p.banner.is-bad role="alert" {
-                    (sign(Level::Bad))
-                    @match mistakes.get("") {
-                        Some(mistake) => span { (visible(mistake)) },
-                        None => span { "Nothing was sent. Correct what is marked below." },
-                    }
-                }
-            }
+        form.card.ask.fields method="post" action=(context.link(format!("/topics/{name}/send"))) {
+            (inputs.banner("Nothing was sent. Correct what is marked below."))
             input type="hidden" name="once" value=(once);
-            (field("payload", "Payload", "Any text. A line break counts as one character.", mistakes, |id, described, is_wrong| html! {
-                // A line end after the tag is not part of the text.
-                textarea id=(id) name="payload" rows="5" spellcheck="false" aria-describedby=(described) aria-invalid=[is_wrong.then_some("true")] { "\n" (text("payload")) }
-            }))
-            (field("headers", "Headers", "One per line, such as content-type: application/json", mistakes, |id, described, is_wrong| html! {
-                textarea id=(id) name="headers" rows="2" spellcheck="false" aria-describedby=(described) aria-invalid=[is_wrong.then_some("true")] { "\n" (text("headers")) }
-            }))
-            @for option in first { (input(option, form, mistakes)) }
+            (inputs.payload())
+            (inputs.headers())
+            @for option in first { (inputs.input(option)) }
             details #send-more open[more.iter().any(is_used)] {
                 summary { "More options" }
-                @for option in &more { (input(option, form, mistakes)) }
+                @for option in &more { (inputs.input(option)) }
             }
             div.buttons {
                 @if context.viewer.can(Scope::Send) { button.primary { "Send" } } @else { (locked("Send", Scope::Send)) }
                 a.button.plain href=(context.link(format!("/topics/{name}"))) { "Back" }
             }
-        }
-    }
-}
-
-fn input(option: &Description, form: &Form, mistakes: &Mistakes) -> Markup {
-    let mut help = option.meaning.clone();
-    if !option.allowed.is_empty() {
-        help += &format!(" Allowed: {}.", option.allowed.trim_end_matches('.'));
-    }
-    let value = form.0.text(option.name);
-    field(
-        option.name,
-        &label_of(option.name),
-        &help,
-        mistakes,
-        |id, described, is_wrong| {
-            html! {
-                @if option.kind == FLAG {
-                    input id=(id) name=(option.name) type="checkbox" value="true" checked[value == Some("true")] aria-describedby=(described);
-                } @else {
-                    input id=(id) name=(option.name) value=(value.unwrap_or_default()) autocomplete="off" spellcheck="false"
-                        aria-describedby=(described) aria-invalid=[is_wrong.then_some("true")];
-                }
-            }
-        },
-    )
-}
-
-/// Returns a field with its label, its mistake and its help. `control` gets its id, and the ids of what describes it.
-fn field(
-    name: &str,
-    label: &str,
-    help: &str,
-    mistakes: &Mistakes,
-    control: impl FnOnce(&str, &str, bool) -> Markup,
-) -> Markup {
-    let id = format!("send-{name}");
-    let mistake = mistakes.get(name);
-    let described = match mistake {
-        Some(_) => format!("{id}-mistake {id}-help"),
-        None => format!("{id}-help"),
-    };
-    html! {
-        div.field {
-            label for=(id) { (label) }
-            (control(&id, &described, mistake.is_some()))
-            @if let Some(mistake) = mistake { p.mistake id=(format!("{id}-mistake")) { (visible(mistake)) } }
-            p.muted.help id=(format!("{id}-help")) { (help) }
         }
     }
 }
@@ -396,7 +265,7 @@ mod tests {
         let kept = form("payload=a%0D%0Ab&once=twice");
         let message = kept.message().unwrap();
         assert_eq!(message.message_id().as_str(), "twice");
-        assert_eq!(kept.payload(), "a\nb");
+        assert_eq!(payload(&kept.0), "a\nb");
         let typed = form("id=mine&once=twice").message().unwrap();
         assert_eq!(typed.message_id().as_str(), "mine");
         assert_eq!(kept.next().0.text("once"), None);

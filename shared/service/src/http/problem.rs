@@ -347,6 +347,12 @@ impl Problem {
         self.code
     }
 
+    /// Returns the invalid fields of the request.
+    #[must_use]
+    pub fn errors(&self) -> &[FieldError] {
+        &self.errors
+    }
+
     /// Returns the sentence about this occurrence.
     #[must_use]
     pub fn detail(&self) -> &str {
