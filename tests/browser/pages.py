@@ -46,15 +46,17 @@ PAGES = [
     "/topics/orders/messages/failed", "/topics/orders/garbage?group=default", "/topics/orders/garbage?error=HTTP", "/workers", "/system", "/schedules", "/help",
     "/topics/orders/groups/default/garbage/purge", "/topics/orders/messages/bad/cancel", "/find?q=nothing", "/topics/orders/send",
     "/topics/orders/keys", "/topics/orders/doctor", "/topics/orders/doctor/repair",
-    "/topics/orders/messages?state=garbage", SCHEDULES + "/schedules", SCHEDULES + "/find?q=nothing",
+    "/topics/orders/messages?state=garbage", "/schedules/nightly", "/schedules/paused", "/schedules/nightly/edit", "/schedules/nightly/remove",
+    "/new-schedule", SCHEDULES + "/schedules", SCHEDULES + "/schedules/winter", SCHEDULES + "/find?q=nothing",
 ]
 QUICK_PAGES = ["/", "/topics/orders", "/topics/orders/messages/failed", "/topics/orders/garbage?group=default", "/topics/orders/send"]
 PATIENCE = 60
 
 
-def call(path, body, **headers):
-    """Posts to the HTTP interface."""
-    request = urllib.request.Request(URL + path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+def call(path, body, method="POST", **headers):
+    """Calls the HTTP interface."""
+    headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(URL + path, body, headers, method=method)
     return json.load(urllib.request.urlopen(request))
 
 
@@ -83,6 +85,16 @@ def fill():
     call(f"/v1/deliveries/{pulled[0]['token']}/retry", error)
     for _ in range(2):
         call(topic, b"x", Lisa_Key="<img src=x onerror=alert(1)>")
+    # Schedules of each kind: with surprises and failing, paused, with long words, and damaged. One has a time soon, for the forecast.
+    schedule = {"topic": "orders", "time_zone": "Europe/Berlin", "payload": HOSTILE, "headers": {"x-note": "<b>"}}
+    rare, often = "0 30 2 31 * *", "0 0,15,30,45 * * * Mon,Tue,Wed,Thu,Fri,Sat,Sun"
+    for name, cron in [("nightly", rare), ("paused", rare), ("reports_of_each_quarter_of_an_hour", often)]:
+        call(f"/v1/schedules/{name}", json.dumps({**schedule, "cron": cron}).encode(), "PUT")
+    call("/v1/schedules/paused/pause", b"")
+    now = int(time.time() * 1000)
+    redis("HSET", "lisa:v1:{registry}:schedule_faults", "nightly", f"3 {now} {now} topic full {HOSTILE}")
+    redis("HSET", "lisa:v1:{registry}:schedule_definitions", "damaged", "{}")
+    redis("ZADD", "lisa:v1:{registry}:schedule_names", 0, "damaged")
 
 
 def open_browser(theme, width):
@@ -311,6 +323,23 @@ def act(browser):
     delay.send_keys("1h", Keys.ENTER)
     waits(browser, lambda: browser.find_element(By.CSS_SELECTOR, "#receipt a")).click()
     waits(browser, lambda: "typed\nin two lines" in browser.find_element(By.CSS_SELECTOR, ".payload pre").text)
+    browser.get(URL + "/new-schedule")
+    for field, text in [("schedule", "typed"), ("topic", "orders"), ("cron", "soon")]:
+        browser.find_element(By.NAME, field).send_keys(text)
+    browser.find_element(By.CSS_SELECTOR, "main button.primary").click()
+    waits(browser, lambda: browser.find_element(By.ID, "schedule-cron-mistake"))
+    cron = browser.find_element(By.NAME, "cron")
+    assert cron.get_attribute("value") == "soon", "what was typed is gone"
+    cron.clear()
+    cron.send_keys("0 0 0 31 * *", Keys.ENTER)
+    says(browser, "Schedule typed is created.")
+    assert "day 31 does not exist" in browser.find_element(By.ID, "surprises").text
+    for verb, text in [("pause", "is paused"), ("resume", "is running"), ("run", "is sent to topic orders")]:
+        browser.find_element(By.CSS_SELECTOR, f"form[action='/schedules/typed/{verb}'] button").click()
+        says(browser, text)
+    browser.find_element(By.CSS_SELECTOR, "a[href='/schedules/typed/remove']").click()
+    waits(browser, lambda: browser.find_element(By.CSS_SELECTOR, "form[action='/schedules/typed/remove'] button")).click()
+    says(browser, "Schedule typed is removed.")
     browser.get(URL + "/topics/orders/groups/default/garbage/purge")
     browser.find_element(By.ID, "typed").send_keys("orders")
     browser.find_element(By.CSS_SELECTOR, "main button.danger").click()

@@ -1,6 +1,6 @@
 """Takes the pictures of the docs from a running relay. Its arguments are the address of the relay, the topic whose garbage is
-shown, the topic whose keys are, and the topic whose history is. Run it with the Python that run.sh has in its cache:
-python tests/browser/pictures.py http://127.0.0.1:7812 mails invoices orders
+shown, the topic whose keys are, the topic whose history is, and a schedule. Run it with the Python that run.sh has in its cache:
+python tests/browser/pictures.py http://127.0.0.1:7812 mails invoices orders nightly
 
 Send messages for some minutes before, so that there is a history. Quantize the pictures to 128 colors afterwards.
 """
@@ -17,7 +17,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
-URL, GARBAGE, KEYS, HISTORY = sys.argv[1:]
+URL, GARBAGE, KEYS, HISTORY, SCHEDULE = sys.argv[1:]
 IMAGES = Path(__file__).parents[2] / "shared/docs/operate/images"
 WIDTH = 1200
 
@@ -46,6 +46,7 @@ def main():
         "garbage": f"/topics/{GARBAGE}/garbage?group=default",
         "send": f"/topics/{GARBAGE}/send",
         "keys": f"/topics/{KEYS}/keys?group=default",
+        "schedule": f"/schedules/{SCHEDULE}",
     }
     for name, page in pages.items():
         size(browser, 400)
