@@ -85,7 +85,7 @@ def fill():
     call(f"/v1/deliveries/{pulled[0]['token']}/retry", error)
     for _ in range(2):
         call(topic, b"x", Lisa_Key="<img src=x onerror=alert(1)>")
-    # Schedules of each kind: with surprises and failing, paused, with long words, and damaged. One has a time soon, for the forecast.
+    # Schedules of each kind: with warnings and failing, paused, with long words, and damaged. One has a time soon, for the forecast.
     schedule = {"topic": "orders", "time_zone": "Europe/Berlin", "payload": HOSTILE, "headers": {"x-note": "<b>"}}
     rare, often = "0 30 2 31 * *", "0 0,15,30,45 * * * Mon,Tue,Wed,Thu,Fri,Sat,Sun"
     for name, cron in [("nightly", rare), ("paused", rare), ("reports_of_each_quarter_of_an_hour", often)]:
@@ -333,7 +333,7 @@ def act(browser):
     cron.clear()
     cron.send_keys("0 0 0 31 * *", Keys.ENTER)
     says(browser, "Schedule typed is created.")
-    assert "day 31 does not exist" in browser.find_element(By.ID, "surprises").text
+    assert "day 31 does not exist" in browser.find_element(By.ID, "warnings").text
     for verb, text in [("pause", "is paused"), ("resume", "is running"), ("run", "is sent to topic orders")]:
         browser.find_element(By.CSS_SELECTOR, f"form[action='/schedules/typed/{verb}'] button").click()
         says(browser, text)

@@ -107,14 +107,14 @@ fn render(context: &Context, details: &ScheduleDetails, hidden: Option<&str>) ->
         }
         section aria-labelledby="times-title" { h2 #times-title { "Next times" }
             ul #times .list data-live { @for at in &details.next_times { li { (exact_text(at)) span.muted { (relative_text(at, context.now)) } } } }
-            @if !details.surprises.is_empty() { ul #surprises .list.notes aria-label="Surprises" { @for surprise in &details.surprises { li { (sign(Level::Note)) span { (visible(surprise)) } } } } }
+            @if !details.warnings.is_empty() { ul #warnings .list.notes aria-label="Warnings" { @for warning in &details.warnings { li { (sign(Level::Note)) span { (visible(warning)) } } } } }
         }
         section aria-labelledby="definition-title" { h2 #definition-title { "Definition" }
             dl #definition .pairs data-live {
                 div { dt { "Topic" } dd { a href=(context.link(format!("/topics/{topic}"))) { (topic) } } }
                 (pairs("", &shown.into()))
                 @if view.declared_in_file { div { dt { "Declared" } dd { "in the managers' configuration" } } }
-                @else { div { dt { "Created" } dd { "by call" } } div { dt { "Version" } dd { (details.version) } } }
+                @else { div { dt { "Created" } dd { "at run time" } } div { dt { "Version" } dd { (details.version.unwrap_or_default()) } } }
             }
             @if view.declared_in_file { p.muted { "To change or remove it, edit " code { "schedules." (view.schedule) } " in the configuration of the managers, and restart them." } }
         }
@@ -224,7 +224,7 @@ pub(super) async fn ask_removal(
         p.muted { "Its definition and its progress" @if missed > 0 { ", with " (grouped(missed)) " missed times," } " are permanently removed. This cannot be undone. Messages that it has sent, up to 5 s before their time, are delivered." }
         p.muted { "To stop it for a while, pause it." }
     };
-    let fields = html! { @if let Some(details) = &details { input type="hidden" name="version" value=(details.version); } };
+    let fields = html! { @if let Some(details) = &details { input type="hidden" name="version" value=(details.version.unwrap_or_default()); } };
     let (words, route) = (
         ["schedules", "remove", name.as_str()],
         format!("/v1/schedules/{name}"),

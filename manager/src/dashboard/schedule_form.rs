@@ -1,4 +1,4 @@
-//! The form that creates a schedule (recurring message), or edits one that was created by call.
+//! The form that creates a schedule (recurring message), or edits one that was created at run time.
 //!
 //! An edit names the version that it began with, so of two that begin with the same one, only one is stored.
 
@@ -71,7 +71,7 @@ pub(super) async fn show_edit(
     let details = dashboard.schedule(&name).await?;
     let form = Form {
         schedule: Some(&name),
-        fields: fields_of(&details.definition, details.version),
+        fields: fields_of(&details.definition, details.version.unwrap_or_default()),
         mistakes: Mistakes::new(),
         hidden: may_see(&dashboard, &context).err(),
     };
@@ -128,7 +128,7 @@ impl Form<'_> {
         match schedules.put(name, schedule, Some(version), action).await {
             Ok((details, created)) => {
                 dashboard.0.parts.stored_schedules.changed.notify_one();
-                let what = match (created, details.version == version) {
+                let what = match (created, details.version == Some(version)) {
                     (true, _) => "is created",
                     (false, true) => "already has this definition",
                     (false, false) => "is changed",

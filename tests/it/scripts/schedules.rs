@@ -109,7 +109,7 @@ async fn a_removed_schedule_leaves_nothing() {
     let version = create(&relay, "a").await;
     let taken = take(&relay).await;
     let fired = Fired {
-        result: Some(FireResult::Failed(taken.now, "no")),
+        result: Some(FireResult::Failed(taken.now.plus(LEASE), "no")),
         ..Fired::ask(&taken.taken[0].schedule, FiredOf::Version(version))
     };
     broker.note_fires(&[fired]).await.unwrap();

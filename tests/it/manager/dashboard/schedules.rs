@@ -7,7 +7,7 @@ const FILED: &str =
     "[schedules.filed]\ntopic = \"t\"\ncron = \"0 0 0 1 1 *\"\npayload = \"of the file\"\n";
 
 impl Site {
-    /// Creates a schedule by call, with these further fields.
+    /// Creates a schedule at run time, with these further fields.
     async fn schedule(&self, name: &str, more: serde_json::Value) {
         let mut body = json!({ "topic": "t", "cron": YEARLY });
         let fields = body.as_object_mut().unwrap();
@@ -132,7 +132,7 @@ async fn a_schedule_is_paused_resumed_run_and_removed_on_its_page() {
         "day 31 does not exist in February",
         "schedules pause s",
         "/schedules/s/remove",
-        "by call",
+        "at run time",
     ] {
         assert!(page.contains(text), "{text}: {page}");
     }
