@@ -310,7 +310,7 @@ resharding loses settings|declare.lua|if conf[8] and is_whole and not keeps then
 schedule changed at another version|put_schedule.lua|if at and at ~= version then|if false then
 schedule whose version goes back|put_schedule.lua|math.max(version + 1, now * 1000 + us)|version + 1
 schedule that begins again at each change|put_schedule.lua|if of ~= rule or tonumber(time) > now + 60000 then|if true then
-schedule that is taken though it is paused|put_schedule.lua|if redis.call('HEXISTS', PAUSED, schedule) == 0 then|if true then
+schedule that is taken though it is paused|put_schedule.lua|if redis.call('HEXISTS', PAUSED_SCHEDULES, schedule) == 0 then|if true then
 schedule removed at another version|remove_schedule.lua|if at and at ~= version then|if false then
 schedule that leaves its times|remove_schedule.lua|redis.call('ZREM', FIRES, schedule)|
 schedule that is paused and still taken|pause_schedule.lua|  redis.call('ZREM', FIRES, schedule)\n|
@@ -323,7 +323,7 @@ schedule whose missed times count twice|note_fires.lua|elseif outcome ~= 'ask' a
 schedule whose error stays|note_fires.lua|failed = error == '' and 0 or|failed = error == '' and tonumber(failed) or
 schedule that fails after a success|note_fires.lua|      if time > noted then\n        note_faults|      if true then\n        note_faults
 schedule from before the clock was set back|take_fires.lua|if time > now + 60000 then|if false then
-schedule with the pause of another|put_schedule.lua|  redis.call('HDEL', PAUSED, schedule)\n|
+schedule with the pause of another|put_schedule.lua|  redis.call('HDEL', PAUSED_SCHEDULES, schedule)\n|
 LIST
 }
 

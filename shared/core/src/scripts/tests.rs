@@ -128,7 +128,7 @@ fn the_body_names_its_keys_as_the_header_does() {
 
 #[test]
 fn only_scripts_that_need_memory_are_refused_without_it() {
-    let refused = ["send_plain", "send", "requeue"];
+    let refused = ["send_plain", "send", "requeue", "put_schedule"];
     let readers = [
         "heads",
         "lookup",

@@ -14,26 +14,26 @@
 -- Returns 'noted', then for each the recorded time, 0 if there is none, or only one of another rule or version; and 1 if it is paused.
 -- Cost O(schedules).
 -- Safe to repeat. While the rule stays the same, a time goes back only if Redis's clock does.
-local SCHEDULES, PROGRESS, FIRES, PAUSED, FAULTS = unpack(KEYS)
+local SCHEDULES, SCHEDULE_PROGRESS, FIRES, PAUSED_SCHEDULES, SCHEDULE_FAULTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
 local now = clock(0)
 -- Messages are sent some seconds ahead. A time far beyond that was recorded before the clock was set back.
 local newest = now + 60000
-local has_faults = redis.call('EXISTS', FAULTS) == 1
+local has_faults = redis.call('EXISTS', SCHEDULE_FAULTS) == 1
 
 local function note_faults(schedule, missed, newest_missed, error)
   if not has_faults and missed == 0 and error == '' then
     return
   end
-  local count, at, failed, last = string.match(redis.call('HGET', FAULTS, schedule) or '', '^(%d+) (%d+) (%d+) (.*)$')
+  local count, at, failed, last = string.match(redis.call('HGET', SCHEDULE_FAULTS, schedule) or '', '^(%d+) (%d+) (%d+) (.*)$')
   count = (tonumber(count) or 0) + missed
   at = math.max(tonumber(at) or 0, newest_missed)
   -- An error that goes on keeps the time at which it began.
   failed = error == '' and 0 or last == error and tonumber(failed) or now
   if count == 0 and failed == 0 then
-    redis.call('HDEL', FAULTS, schedule)
+    redis.call('HDEL', SCHEDULE_FAULTS, schedule)
   else
-    redis.call('HSET', FAULTS, schedule, whole(count) .. ' ' .. whole(at) .. ' ' .. whole(failed) .. ' ' .. error)
+    redis.call('HSET', SCHEDULE_FAULTS, schedule, whole(count) .. ' ' .. whole(at) .. ' ' .. whole(failed) .. ' ' .. error)
   end
 end
 
@@ -43,7 +43,7 @@ for i = 1, #ARGV, 9 do
   local outcome, time, error = ARGV[i + 3], tonumber(ARGV[i + 4]), ARGV[i + 5]
   local missed, newest_missed, take = tonumber(ARGV[i + 6]), tonumber(ARGV[i + 7]), tonumber(ARGV[i + 8])
   local is_stored = version ~= ''
-  local progress = is_stored and PROGRESS or SCHEDULES
+  local progress = is_stored and SCHEDULE_PROGRESS or SCHEDULES
   local noted, of = string.match(redis.call('HGET', progress, schedule) or '', '^(%d+) (.*)$')
   local is_same = of == rule
   if is_stored then
@@ -70,6 +70,6 @@ for i = 1, #ARGV, 9 do
     end
   end
   reply[#reply + 1] = noted
-  reply[#reply + 1] = redis.call('HEXISTS', PAUSED, schedule)
+  reply[#reply + 1] = redis.call('HEXISTS', PAUSED_SCHEDULES, schedule)
 end
 return reply

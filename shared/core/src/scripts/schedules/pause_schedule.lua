@@ -13,22 +13,26 @@
 -- Returns 'done', and whether that changed anything: 1 or 0; 'absent' if there is no such schedule.
 -- Cost O(log schedules).
 -- Safe to repeat.
-local DEFINITIONS, FIRES, SCHEDULES, PROGRESS, PAUSED = unpack(KEYS)
+local SCHEDULE_DEFINITIONS, FIRES, SCHEDULES, SCHEDULE_PROGRESS, PAUSED_SCHEDULES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local schedule, how, declared = ARGV[1], ARGV[2], ARGV[3] == '1'
 
-local is_stored = redis.call('HEXISTS', DEFINITIONS, schedule) == 1
+local is_stored = redis.call('HEXISTS', SCHEDULE_DEFINITIONS, schedule) == 1
 if not declared and not is_stored then
   return {'absent'}
 end
 local now = clock(0)
 if how == 'pause' then
   redis.call('ZREM', FIRES, schedule)
-  return {'done', redis.call('HSETNX', PAUSED, schedule, whole(now))}
+  if redis.call('HEXISTS', PAUSED_SCHEDULES, schedule) == 1 then
+    return {'done', 0}
+  end
+  redis.call('HSET', PAUSED_SCHEDULES, schedule, whole(now))
+  return {'done', 1}
 end
-if redis.call('HDEL', PAUSED, schedule) == 0 then
+if redis.call('HDEL', PAUSED_SCHEDULES, schedule) == 0 then
   return {'done', 0}
 end
-local progress = declared and SCHEDULES or PROGRESS
+local progress = declared and SCHEDULES or SCHEDULE_PROGRESS
 local time, rule = string.match(redis.call('HGET', progress, schedule) or '', '^(%d+) (.*)$')
 -- A time some seconds ahead was sent for.
 if time and (tonumber(time) < now or tonumber(time) > now + 60000) then

@@ -17,14 +17,14 @@
 -- 'other' and the version, 0 if there is none, if it is another one; 'full' if a new one would be one too many.
 -- Cost O(log schedules).
 -- Safe to repeat: the second time it has this definition.
-local DEFINITIONS, NAMES, FIRES, PROGRESS, PAUSED, FAULTS = unpack(KEYS)
+local SCHEDULE_DEFINITIONS, SCHEDULE_NAMES, FIRES, SCHEDULE_PROGRESS, PAUSED_SCHEDULES, SCHEDULE_FAULTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local schedule, definition, rule, at, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local now, us = clock(0)
-local before = redis.call('HGET', DEFINITIONS, schedule)
+local before = redis.call('HGET', SCHEDULE_DEFINITIONS, schedule)
 local time, version, of
 if before then
-  time, version, of = string.match(redis.call('HGET', PROGRESS, schedule) or '', '^(%d+) (%d+) (.*)$')
+  time, version, of = string.match(redis.call('HGET', SCHEDULE_PROGRESS, schedule) or '', '^(%d+) (%d+) (.*)$')
 end
 version = tonumber(version) or 0
 if before == definition then
@@ -33,7 +33,7 @@ end
 if at and at ~= version then
   return {'other', whole(version)}
 end
-if not before and redis.call('ZCARD', NAMES) >= most then
+if not before and redis.call('ZCARD', SCHEDULE_NAMES) >= most then
   return {'full'}
 end
 -- A time in µs, so that it grows also if the schedule is removed and created again, unless the clock is set back.
@@ -44,21 +44,21 @@ if of ~= rule or tonumber(time) > now + 60000 then
 end
 if not before then
   -- What a schedule of this name in a file has left.
-  redis.call('HDEL', PAUSED, schedule)
-  redis.call('HDEL', FAULTS, schedule)
+  redis.call('HDEL', PAUSED_SCHEDULES, schedule)
+  redis.call('HDEL', SCHEDULE_FAULTS, schedule)
 else
   -- The error may be of the definition before. The times that were missed stay.
-  local missed = string.match(redis.call('HGET', FAULTS, schedule) or '', '^%d+ %d+ ')
+  local missed = string.match(redis.call('HGET', SCHEDULE_FAULTS, schedule) or '', '^%d+ %d+ ')
   if missed and string.sub(missed, 1, 2) ~= '0 ' then
-    redis.call('HSET', FAULTS, schedule, missed .. '0 ')
+    redis.call('HSET', SCHEDULE_FAULTS, schedule, missed .. '0 ')
   else
-    redis.call('HDEL', FAULTS, schedule)
+    redis.call('HDEL', SCHEDULE_FAULTS, schedule)
   end
 end
-redis.call('HSET', DEFINITIONS, schedule, definition)
-redis.call('ZADD', NAMES, 0, schedule)
-redis.call('HSET', PROGRESS, schedule, time .. ' ' .. whole(new) .. ' ' .. rule)
-if redis.call('HEXISTS', PAUSED, schedule) == 0 then
+redis.call('HSET', SCHEDULE_DEFINITIONS, schedule, definition)
+redis.call('ZADD', SCHEDULE_NAMES, 0, schedule)
+redis.call('HSET', SCHEDULE_PROGRESS, schedule, time .. ' ' .. whole(new) .. ' ' .. rule)
+if redis.call('HEXISTS', PAUSED_SCHEDULES, schedule) == 0 then
   redis.call('ZADD', FIRES, whole(now), schedule)
 end
 return {'put', whole(new), whole(version)}

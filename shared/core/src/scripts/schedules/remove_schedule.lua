@@ -13,20 +13,20 @@
 -- Returns 'removed'; 'absent' if there is none; 'other' and the version if it is another one.
 -- Cost O(log schedules).
 -- Safe to repeat: the second time there is none.
-local DEFINITIONS, NAMES, FIRES, PROGRESS, PAUSED, FAULTS = unpack(KEYS)
+local SCHEDULE_DEFINITIONS, SCHEDULE_NAMES, FIRES, SCHEDULE_PROGRESS, PAUSED_SCHEDULES, SCHEDULE_FAULTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local schedule, at = ARGV[1], tonumber(ARGV[2])
 
-if redis.call('HEXISTS', DEFINITIONS, schedule) == 0 then
+if redis.call('HEXISTS', SCHEDULE_DEFINITIONS, schedule) == 0 then
   return {'absent'}
 end
-local version = string.match(redis.call('HGET', PROGRESS, schedule) or '', '^%d+ (%d+) ')
+local version = string.match(redis.call('HGET', SCHEDULE_PROGRESS, schedule) or '', '^%d+ (%d+) ')
 version = tonumber(version) or 0
 if at and at ~= version then
   return {'other', whole(version)}
 end
-for _, hash in ipairs({DEFINITIONS, PROGRESS, PAUSED, FAULTS}) do
+for _, hash in ipairs({SCHEDULE_DEFINITIONS, SCHEDULE_PROGRESS, PAUSED_SCHEDULES, SCHEDULE_FAULTS}) do
   redis.call('HDEL', hash, schedule)
 end
-redis.call('ZREM', NAMES, schedule)
+redis.call('ZREM', SCHEDULE_NAMES, schedule)
 redis.call('ZREM', FIRES, schedule)
 return {'removed'}

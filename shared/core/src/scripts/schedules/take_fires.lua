@@ -13,14 +13,14 @@
 -- its definition, the time up to which it has fired, and its version.
 -- Cost O(most · log schedules).
 -- Safe to repeat: a reply that was lost is a manager that takes them and dies.
-local FIRES, DEFINITIONS, PROGRESS = unpack(KEYS)
+local FIRES, SCHEDULE_DEFINITIONS, SCHEDULE_PROGRESS = KEYS[1], KEYS[2], KEYS[3]
 local most, bytes, lease = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local now = clock(0)
 local reply = {'taken', whole(now), -1}
 for _, schedule in ipairs(redis.call('ZRANGE', FIRES, '-inf', whole(now), 'BYSCORE', 'LIMIT', 0, most)) do
-  local definition = redis.call('HGET', DEFINITIONS, schedule)
-  local time, version = string.match(redis.call('HGET', PROGRESS, schedule) or '', '^(%d+) (%d+) ')
+  local definition = redis.call('HGET', SCHEDULE_DEFINITIONS, schedule)
+  local time, version = string.match(redis.call('HGET', SCHEDULE_PROGRESS, schedule) or '', '^(%d+) (%d+) ')
   if not definition then
     redis.call('ZREM', FIRES, schedule)
   else
