@@ -245,7 +245,12 @@ async fn a_body_that_is_no_object_changes_nothing_on_any_route() {
                 continue;
             }
             routes += 1;
-            let names = [("{topic}", "t"), ("{group}", "g"), ("{id}", "a")];
+            let names = [
+                ("{topic}", "t"),
+                ("{group}", "g"),
+                ("{id}", "a"),
+                ("{schedule}", "s"),
+            ];
             let path = names.iter().fold(path.clone(), |path, (name, value)| {
                 path.replace(name, value)
             });
@@ -273,8 +278,8 @@ async fn a_body_that_is_no_object_changes_nothing_on_any_route() {
         }
     }
     assert_eq!(
-        routes, 6,
-        "reschedule, also by key, requeue, purge, garbage jobs and settings"
+        routes, 8,
+        "reschedule, also by key, requeue, purge, garbage jobs, settings, schedules and backfills"
     );
     let lines = [json!([1]), json!([1, null, null]), Value::Null, json!("{}")];
     for result in api.batch("t", &lines).await {

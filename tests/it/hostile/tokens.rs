@@ -42,6 +42,7 @@ pub(super) fn routes(description: &Value) -> Vec<(Method, String)> {
             ("{group}", "g"),
             ("{id}", "a"),
             ("{name}", "reclaim"),
+            ("{schedule}", "s"),
             ("{token}", "MQ"),
         ]
         .iter()
