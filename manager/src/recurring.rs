@@ -16,7 +16,10 @@ use lisa_producer::{NewMessage, Producer, ProducerOptions, Receipt, SendError, S
 use lisa_service::config::Config;
 use lisa_service::metrics::Metrics;
 use lisa_service::recurring::RecurringMessage;
+use lisa_service::shutdown::Shutdown;
 use lisa_service::spans::Spans;
+use lisa_service::supervise::Heartbeat;
+use tokio::time::sleep;
 
 pub(crate) use declared::Recurring;
 pub(crate) use stored::StoredSchedules;
@@ -25,6 +28,10 @@ pub(crate) use stored::StoredSchedules;
 pub(crate) const AHEAD: Duration = Duration::from_secs(5);
 /// The longest delay of a time that does not count as missed.
 const IN_TIME: Duration = Duration::from_secs(2);
+/// The time that a round may continue at shutdown. A send may wait longer for a replica; a message that it stored stays.
+const LAST_ROUND: Duration = Duration::from_secs(5);
+/// The interval at which a pause reports progress.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 /// The number of sends that wait for an answer at a time. Concurrent sends share calls, and what a call waits for.
 pub(crate) const SENDS_AT_A_TIME: usize = 200;
 
@@ -127,6 +134,39 @@ impl Sender {
         }
         // A message that is due later would be refused.
         most.min(settings.max_delay / 2)
+    }
+}
+
+/// Runs a round. Returns `None` if the shutdown begins and the round does not end soon.
+async fn before_shutdown<T>(shutdown: &Shutdown, round: impl Future<Output = T>) -> Option<T> {
+    let too_long = async {
+        shutdown.draining().cancelled().await;
+        sleep(LAST_ROUND).await;
+    };
+    tokio::select! {
+        round = round => Some(round),
+        () = too_long => None,
+    }
+}
+
+/// Waits until the next round, and reports progress meanwhile. Ends early if `woken` does, or when the shutdown begins.
+async fn pause(
+    length: Duration,
+    woken: impl Future<Output = ()>,
+    heartbeat: &Heartbeat,
+    shutdown: &Shutdown,
+) {
+    let progress = async {
+        loop {
+            heartbeat.ok();
+            sleep(PROGRESS_EVERY).await;
+        }
+    };
+    tokio::select! {
+        () = sleep(length) => {}
+        () = woken => {}
+        () = shutdown.draining().cancelled() => {}
+        () = progress => {}
     }
 }
 

@@ -20,6 +20,7 @@ use lisa_service::http::{Problem, ProblemCode};
 use lisa_service::recurring::{PutScheduleError, RecurringMessage};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
+use tokio::task::yield_now;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
@@ -224,6 +225,8 @@ impl Schedules<'_> {
         let last = read.last().filter(|_| read.len() < count);
         list.next = last.map(|last| last.name.to_string());
         for stored in read {
+            // The next time of a sparse expression takes a millisecond, and there may be a thousand.
+            yield_now().await;
             match self.parse(&stored) {
                 Some(Ok((schedule, declared))) => {
                     let view = ScheduleView::new(&stored, &schedule, declared, now);

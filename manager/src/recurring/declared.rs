@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::future::pending;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
@@ -17,9 +18,12 @@ use lisa_service::config::Config;
 use lisa_service::recurring::RecurringMessage;
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::{Heartbeat, PartName};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::Instant;
 
-use super::{AHEAD, IN_TIME, Outcome, SENDS_AT_A_TIME, Sender, is_about_the_message, is_stored};
+use super::{
+    AHEAD, IN_TIME, Outcome, SENDS_AT_A_TIME, Sender, before_shutdown, is_about_the_message,
+    is_stored, pause,
+};
 use crate::assignment::{AssignedShard, Assignments, SHOWS_AFTER, watched};
 
 /// The time ahead for a manager that does not hold the topic: it sends what the holder should have sent by then.
@@ -32,10 +36,6 @@ const PAUSED_FOR: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A schedule is never done this far ahead. If it seems so, Redis's clock was set back.
 const SET_BACK: Duration = Duration::from_secs(60);
-/// The time that a round may continue at shutdown. A send may wait longer for a replica; a message that it stored stays.
-const LAST_ROUND: Duration = Duration::from_secs(5);
-/// The interval at which a pause reports progress.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The schedules of one manager that send to one topic. A delay of sends to this topic delays no other topic.
 #[derive(Clone, Debug)]
@@ -137,32 +137,18 @@ impl Recurring {
         let mut outage = Outage::new("read the progress of schedules");
         while !shutdown.draining().is_cancelled() {
             let round = watched(&heartbeat, &connection, self.run_once());
-            let too_long = async {
-                shutdown.draining().cancelled().await;
-                sleep(LAST_ROUND).await;
-            };
-            let round = tokio::select! {
-                round = round => round,
-                () = too_long => return Ok(()),
-            };
-            let pause = match round {
-                Ok(pause) => {
+            let length = match before_shutdown(shutdown, round).await {
+                None => break,
+                Some(Ok(length)) => {
                     outage.recovered();
-                    pause
+                    length
                 }
-                Err(error) => {
+                Some(Err(error)) => {
                     outage.failed(&error);
                     AGAIN
                 }
             };
-            heartbeat.ok();
-            let end = Instant::now() + pause;
-            while Instant::now() < end && !shutdown.draining().is_cancelled() {
-                tokio::select! {
-                    () = sleep_until(end.min(Instant::now() + LOOK_EVERY)) => heartbeat.ok(),
-                    () = shutdown.draining().cancelled() => {}
-                }
-            }
+            pause(length, pending(), &heartbeat, shutdown).await;
         }
         Ok(())
     }

@@ -20,9 +20,12 @@ use lisa_service::recurring::RecurringMessage;
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::Heartbeat;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::task::yield_now;
+use tokio::time::{Instant, timeout};
 
-use super::{AHEAD, IN_TIME, Outcome, Sender, is_about_the_message, is_stored};
+use super::{
+    AHEAD, IN_TIME, Outcome, Sender, before_shutdown, is_about_the_message, is_stored, pause,
+};
 use crate::assignment::{SHOWS_AFTER, watched};
 
 /// The most schedules that are taken at once. Their sends wait for an answer together.
@@ -39,8 +42,6 @@ const FIRST_PAUSE: Duration = LEASE;
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// The time after which a schedule is looked at again that has no time any more.
 const MUCH_LATER: Duration = Duration::from_mins(1);
-/// The interval at which a pause reports progress.
-const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 /// The name of all these schedules together in metrics, which have no label for each of a hundred thousand.
 const AT_RUN_TIME: &str = "(run time)";
 
@@ -101,33 +102,18 @@ impl StoredSchedules {
         let mut failing = AllFailing::new();
         while !shutdown.draining().is_cancelled() {
             let round = watched(&heartbeat, &connection, self.round(&mut failing));
-            let too_long = async {
-                shutdown.draining().cancelled().await;
-                tokio::time::sleep(2 * LEASE).await;
-            };
-            let round = tokio::select! {
-                round = round => round,
-                () = too_long => return Ok(()),
-            };
-            let pause = match round {
-                Ok(pause) => {
+            let length = match before_shutdown(shutdown, round).await {
+                None => break,
+                Some(Ok(length)) => {
                     outage.recovered();
-                    pause
+                    length
                 }
-                Err(error) => {
+                Some(Err(error)) => {
                     outage.failed(&error);
                     AFTER_ERROR
                 }
             };
-            heartbeat.ok();
-            let end = Instant::now() + pause;
-            while Instant::now() < end && !shutdown.draining().is_cancelled() {
-                tokio::select! {
-                    () = sleep_until(end.min(Instant::now() + PROGRESS_EVERY)) => heartbeat.ok(),
-                    () = self.changed.notified() => break,
-                    () = shutdown.draining().cancelled() => {}
-                }
-            }
+            pause(length, self.changed.notified(), &heartbeat, shutdown).await;
         }
         Ok(())
     }
@@ -170,6 +156,11 @@ impl StoredSchedules {
         noted.map(|_| Duration::ZERO)
     }
 
+    fn count(&self, outcome: Outcome) {
+        let metrics = &self.sender.metrics;
+        metrics.schedule_fired(AT_RUN_TIME, outcome.as_str());
+    }
+
     fn is_declared(&self, taken: &TakenFire) -> bool {
         self.config.schedules.contains_key(&taken.schedule)
     }
@@ -182,6 +173,8 @@ impl StoredSchedules {
         begun: Instant,
         failing: &AllFailing,
     ) -> Step {
+        // The next time of a sparse expression takes a millisecond, and there are hundreds.
+        yield_now().await;
         let later = |pause| Some(now.plus(pause));
         let schedule = match RecurringMessage::from_definition(&taken.definition) {
             Ok(schedule) => schedule,
@@ -222,9 +215,7 @@ impl StoredSchedules {
             };
         }
         let failed = |topic: &Topic, error: String| {
-            self.sender
-                .metrics
-                .schedule_fired(AT_RUN_TIME, Outcome::Failed.as_str());
+            self.count(Outcome::Failed);
             let pause = failing.get(topic).map_or(FIRST_PAUSE, Failing::next_pause);
             Step {
                 done: Done::Failed(time, topic.clone(), error),
@@ -252,9 +243,7 @@ impl StoredSchedules {
         let error: Option<SendError> = sent.err().filter(|error| !is_stored(error));
         match error {
             None => {
-                self.sender
-                    .metrics
-                    .schedule_fired(AT_RUN_TIME, outcome.as_str());
+                self.count(outcome);
                 let missed = missed();
                 Step {
                     done: Done::Sent(time, schedule.topic, outcome),
@@ -263,9 +252,7 @@ impl StoredSchedules {
                 }
             }
             Some(error) if is_about_the_message(&error) => {
-                self.sender
-                    .metrics
-                    .schedule_fired(AT_RUN_TIME, outcome.as_str());
+                self.count(outcome);
                 tracing::error!(schedule = %taken.schedule, topic = %schedule.topic, %time, %error, "cannot send the message of a schedule");
                 let missed = missed();
                 Step {

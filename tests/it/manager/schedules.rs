@@ -457,6 +457,80 @@ async fn a_schedule_that_a_file_declares_replaces_the_one_that_was_created_by_ca
 }
 
 #[tokio::test]
+async fn what_cannot_be_read_holds_up_no_other_schedule() {
+    let server = Server::start();
+    let served = served(&server, &[]).await;
+    let key = |name| format!("by-call:v1:{{registry}}:{name}");
+    let mut connection = server.connection().await;
+    for (schedule, definition, progress) in [
+        ("BAD NAME", "{}", "1 7 r"),
+        ("no-json", "{", "1 7 r"),
+        ("no-text", "\u{fffd}", "1 7 r"),
+        (
+            "no-number",
+            "{}",
+            "9999999999999999999999999 9999999999999999999999999 r",
+        ),
+        ("no-progress", "{}", "nonsense"),
+        ("no-definition", "", ""),
+    ] {
+        for (command, name, arguments) in [
+            ("HSET", "schedule_definitions", [schedule, definition]),
+            ("HSET", "schedule_progress", [schedule, progress]),
+            ("ZADD", "schedule_names", ["0", schedule]),
+            ("ZADD", "fires", ["1", schedule]),
+        ] {
+            let mut store = redis::cmd(command);
+            store.arg(key(name)).arg(&arguments);
+            let is_missing = command == "HSET" && definition.is_empty();
+            if !is_missing {
+                store.exec_async(&mut connection).await.unwrap();
+            }
+        }
+    }
+    create(&served, "tick", "a", SECONDLY).await;
+    let ids = sent(&served, "a", "tick", 9).await;
+    let seconds = seconds(&ids);
+    assert!(
+        seconds.windows(2).all(|two| two[1] == two[0] + 1),
+        "{ids:?}"
+    );
+    let list = served.api.get_json("/v1/schedules").await;
+    let damaged: Vec<_> = list["damaged"].as_array().unwrap().iter().collect();
+    let names: Vec<_> = damaged.iter().map(|one| one["schedule"].as_str()).collect();
+    assert_eq!(
+        names[..3],
+        ["no-json", "no-number", "no-progress"].map(Some),
+        "{list}"
+    );
+}
+
+#[tokio::test]
+async fn a_schedule_that_another_manager_declares_goes_on_undisturbed() {
+    let server = Server::start();
+    let keys = [
+        ("schedules.tick.topic", "a"),
+        ("schedules.tick.cron", "* * * * * *"),
+    ];
+    let with_file = served(&server, &keys).await;
+    let without = served(&server, &[]).await;
+    sent(&with_file, "a", "tick", 3).await;
+    create(&without, "tick", "b", SECONDLY).await;
+    // The one that declares it may take the other first. In the end, it removes it.
+    eventually(SOON, async || {
+        let there = call(&without, Method::GET, "tick", ("", ""), None).await;
+        (there.status == 404).then_some(()).ok_or(there.body)
+    })
+    .await;
+    let ids = sent(&with_file, "a", "tick", 12).await;
+    assert!(
+        seconds(&ids).windows(2).all(|two| two[1] == two[0] + 1),
+        "{ids:?}"
+    );
+    assert_eq!(show(&with_file, "tick").await["missed"], 0);
+}
+
+#[tokio::test]
 async fn the_command_line_creates_shows_changes_and_removes_a_schedule() {
     let server = Server::start();
     let served = served(&server, &[]).await;

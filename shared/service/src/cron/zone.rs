@@ -373,6 +373,56 @@ mod tests {
         }
     }
 
+    /// The first instant of a time on each date in `years` that a rule allows.
+    fn fires_on(
+        zone: &TimeZone,
+        time: civil::Time,
+        years: std::ops::Range<i16>,
+        rule: fn(civil::Date) -> bool,
+    ) -> Vec<String> {
+        let tz = Zone::get(&zone.to_string()).unwrap();
+        let first = civil::date(years.start, 1, 1);
+        let dates = first.series(1.day());
+        let dates = dates.take_while(|date| date.year() < years.end);
+        let fires = dates.filter(|date| rule(*date)).map(|date| {
+            let of_days = fires_daily(&tz, time, date);
+            let fire = Timestamp::from_second(of_days[4]).unwrap();
+            UnixMs::from(fire).to_string()[..19].to_owned()
+        });
+        fires.collect()
+    }
+
+    #[test]
+    fn a_sparse_expression_is_right_and_costs_little_however_often_the_clocks_change_before() {
+        let thursday: fn(civil::Date) -> bool =
+            |date| (date.month(), date.day(), date.weekday()) == (2, 29, civil::Weekday::Thursday);
+        // A Sunday on which the clocks of Berlin skip 2:30.
+        let sunday: fn(civil::Date) -> bool =
+            |date| (date.month(), date.day(), date.weekday()) == (3, 31, civil::Weekday::Sunday);
+        let half_past_two = civil::time(2, 30, 0, 0);
+        for name in [
+            "Europe/Berlin",
+            "America/New_York",
+            "Australia/Lord_Howe",
+            "Africa/Casablanca",
+        ] {
+            for (cron, rule) in [("0 30 2 29 2 +4", thursday), ("0 30 2 31 3 +0", sunday)] {
+                let zone = zone(name);
+                let expected = fires_on(&zone, half_past_two, 2001..2080, rule);
+                let found = times(cron, &zone, "2001-01-01T12:00:00Z", expected.len());
+                assert_eq!(found, expected, "{name} {cron}");
+            }
+        }
+        let took = |zone: &TimeZone| {
+            let begun = std::time::Instant::now();
+            times("0 30 2 29 2 +4", zone, "2026-01-01T00:00:00Z", 2);
+            begun.elapsed()
+        };
+        let least = |zone: &TimeZone| (0..3).map(|_| took(zone)).min().unwrap();
+        let (utc, berlin) = (least(&TimeZone::UTC), least(&zone("Europe/Berlin")));
+        assert!(berlin < utc * 10, "{berlin:?} in Berlin, {utc:?} in UTC");
+    }
+
     #[test]
     fn a_repeated_hour_has_no_second_fixed_time_whenever_it_is_asked_for() {
         let berlin = zone("Europe/Berlin");
