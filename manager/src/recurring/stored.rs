@@ -71,7 +71,7 @@ struct Failing {
 /// The topics to which sends fail.
 type AllFailing = BTreeMap<Topic, Failing>;
 
-/// What one loop knows between its rounds.
+/// The state of a loop between its rounds.
 #[derive(Default)]
 struct State {
     failing: AllFailing,
