@@ -62,7 +62,8 @@ async fn roles_at_rest_ask_redis_for_little() {
         alive => Err(alive),
     })
     .await;
-    let five = at_rest(&ledger, all + 11.6).await;
+    // Each asks for itself: 0.4 for the mover, 0.8 for its heartbeat, 0.4 for stored schedules, 0.2 for its report, and the rest.
+    let five = at_rest(&ledger, all + 13.2).await;
     println!(
         "requests a second: one manager {alone}, one of each role {all}, five managers {five}"
     );
