@@ -307,6 +307,8 @@ settings go back on a shard|declare.lua|local replaces = mode == 'update' and no
 settings missed by a shard|declare.lua|elseif version and version > there and conf[4] ~= settings then|elseif false then
 settings changed under a condition|declare.lua|elseif mode == 'update' and seen ~= ''|elseif false and seen ~= ''
 resharding loses settings|declare.lua|if conf[8] and is_whole and not keeps then|if false then
+restoring on older shards|redirect.lua| or restores and (conf[1] or conf[2])|
+restoring on the first shard|declare.lua|if not epoch and conf[11] then|if false then
 schedule changed at another version|put_schedule.lua|if at and at ~= version then|if false then
 schedule whose version goes back|put_schedule.lua|math.max(version + 1, now * 1000 + us)|version + 1
 schedule that begins again at each change|put_schedule.lua|if of ~= rule or tonumber(time) > now + 60000 then|if true then
@@ -415,6 +417,7 @@ suite_of() {
     "history of all"*) echo scripts::note_total:: ;;
     history*) echo scripts::note_sample:: ;;
     resharding*) echo reshard:: ;;
+    restoring*) echo reshard::wiped:: ;;
     "moving slot"*) echo topologies::migrating:: ;;
     library*) echo producer::library::a_ ;;
     esac

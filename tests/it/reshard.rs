@@ -13,6 +13,7 @@ mod rates;
 mod run;
 mod same_id;
 mod stale;
+mod wiped;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

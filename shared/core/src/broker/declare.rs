@@ -1,5 +1,6 @@
 //! Declares topics: registers one, or updates its settings. The first shard decides which settings are in force, and the others follow.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::broker::reshard::shard_map::ShardMap;
@@ -7,6 +8,9 @@ use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::keys::ShardKeys;
 use crate::scripts::{self, DeclareMode, DeclareReply, Declared};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
+
+/// The most tries of a declaration: with other shards, and with another number of them.
+const MOST_TRIES: u8 = 3;
 
 /// The treatment of settings that Redis already holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,19 +41,23 @@ impl Broker {
         settings
             .check()
             .map_err(|problems| self.bad_settings(topic, &problems[0]))?;
-        let map = self.read_shard_map(topic).await?;
-        let declared = self
-            .declare_groups(topic, settings, &settings.groups, mode, map.clone())
-            .await;
-        let Err(BrokerError::Fixed { there, .. }) = declared else {
-            return declared;
-        };
-        let settings = TopicSettings {
-            shards: there,
-            ..settings.clone()
-        };
-        self.declare_groups(topic, &settings, &settings.groups, mode, map)
-            .await
+        let mut settings = Cow::Borrowed(settings);
+        let mut tries = 0;
+        loop {
+            let map = self.read_shard_map(topic).await?;
+            let declared = self
+                .declare_groups(topic, &settings, &settings.groups, mode, map)
+                .await;
+            tries += 1;
+            match declared {
+                Err(BrokerError::Fixed { there, .. }) if tries < MOST_TRIES => {
+                    settings.to_mut().shards = there;
+                }
+                // Another process restores it on other shards.
+                Err(BrokerError::Changing(_)) if tries < MOST_TRIES => {}
+                declared => return declared,
+            }
+        }
     }
 
     pub(super) async fn declare_groups(
@@ -130,6 +138,7 @@ impl Broker {
             DeclareReply::Layout(there) => Err(self.other_layout(&topic, there)),
             DeclareReply::Epoch(there) => Err(BrokerError::Epoch { topic, there }),
             DeclareReply::Resharding(to) => Err(BrokerError::Resharding { topic, to }),
+            DeclareReply::Redirected => Err(BrokerError::Changing(topic)),
             DeclareReply::Removed { is_over: true } => Err(self.forget_topic(&topic)),
             DeclareReply::Removed { is_over: false } => {
                 // This process may not have noticed.

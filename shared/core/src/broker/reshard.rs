@@ -183,7 +183,11 @@ impl Broker {
         };
         opening.declare().await?;
         opening.open(Some(Shard::new(old.start))).await?;
-        self.redirect(topic, old.end).await?;
+        let redirect = scripts::Redirect {
+            next: old.end,
+            restores: false,
+        };
+        self.redirect(topic, &redirect).await?;
         if self.read_shard_map(topic).await?.old != old {
             // Other processes did and finished all of this while this process was paused.
             return Err(BrokerError::Changing(topic.clone()));

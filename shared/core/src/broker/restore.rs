@@ -3,6 +3,7 @@
 use crate::broker::declare::Declare;
 use crate::broker::reshard::shard_map::ShardMap;
 use crate::broker::{Broker, BrokerError, TopicHandle};
+use crate::scripts::Redirect;
 use crate::topic::Topic;
 
 impl Broker {
@@ -17,7 +18,14 @@ impl Broker {
             // It is there, on other shards than this process knew.
             Some(there) if there.open() != newest.open() => return Ok(()),
             Some(there) => map = there.shard_map(),
-            None if newest.open() > 0 => self.redirect(topic.name(), newest.open()).await?,
+            // Processes may know it on different shards: the first of them decides.
+            None if newest.open() > 0 => {
+                let redirect = Redirect {
+                    next: newest.open(),
+                    restores: true,
+                };
+                map = ShardMap::of(self.redirect(topic.name(), &redirect).await?);
+            }
             None => {}
         }
         let mut groups = settings.groups.clone();

@@ -58,13 +58,16 @@ impl Broker {
         Ok(map.old.end != handle.open())
     }
 
-    /// Redirects processes that look for a topic from its first shard to another one.
-    pub(crate) async fn redirect(&self, topic: &Topic, open: u16) -> Result<(), BrokerError> {
+    /// Redirects processes that look for a topic from its first shard to another one. Returns the shard to which they are
+    /// redirected now.
+    pub(crate) async fn redirect(
+        &self,
+        topic: &Topic,
+        call: &Redirect,
+    ) -> Result<u16, BrokerError> {
         let first = ShardKeys::new(&self.inner.namespace, topic, Shard::new(0), &[]);
         let unknown = |_| BrokerError::UnknownTopic(topic.clone());
-        self.run(&first, &Redirect { next: open })
-            .await?
-            .map_err(unknown)
+        self.run(&first, call).await?.map_err(unknown)
     }
 
     /// Records that shards are retired and may still have keys, or, with `gone`, that their keys are gone.

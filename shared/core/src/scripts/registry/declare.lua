@@ -20,7 +20,7 @@
 --   number of shards there, if it differs from the caller's; or 'layout' and the layout there, if it is not this one; or 'epoch'
 --   and the epoch there, if it is not `seen` and the settings differ; or 'resharding' and the new number of shards: until they are
 --   in use, no settings are replaced, because the new shards would not get them; or 'removed', and 1 if the topic is gone, 0 while it
---   is being removed.
+--   is being removed; or 'redirected' if the topic is on other shards than the caller thinks, or is being restored there.
 -- Cost O(groups).
 -- Safe to repeat, and for the other shards even late.
 --
@@ -37,7 +37,7 @@ local RULES = {
 }
 
 local conf = redis.call('HMGET', CONF, 'epoch', 'shards', 'groups', 'settings', 'class', 'layout', 'version', 'resharding',
-  'removed', 'last_epoch')
+  'removed', 'last_epoch', 'next')
 local epoch, class = tonumber(conf[1]), conf[5]
 local there = tonumber(conf[7]) or 0
 if conf[6] and tonumber(conf[6]) ~= LAYOUT then
@@ -47,6 +47,9 @@ end
 local before = epoch or tonumber(conf[10]) or 0
 if conf[9] and (conf[9] ~= 'gone' or mode ~= 'update') then
   return {'removed', conf[9] == 'gone' and 1 or 0}
+end
+if not epoch and conf[11] then
+  return {'redirected'}
 end
 local is_whole = epoch and conf[2] and conf[3] and conf[4] and class and conf[6]
 local replaces = mode == 'update' and not (version and there > version)

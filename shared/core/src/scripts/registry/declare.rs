@@ -40,6 +40,8 @@ pub(crate) enum DeclareReply {
     Epoch(u64),
     /// New shards, of this number, are being created: no settings are replaced until they are in use.
     Resharding(u16),
+    /// The topic is on other shards.
+    Redirected,
     /// The topic was removed, or is being removed.
     Removed { is_over: bool },
 }
@@ -113,6 +115,7 @@ impl Operation for Declare<'_> {
                 let is_over = reply.flag()?;
                 return Ok(DeclareReply::Removed { is_over });
             }
+            "redirected" => return Ok(DeclareReply::Redirected),
             "created" | "updated" => true,
             "kept" => false,
             other => return Err(unexpected("an outcome", &other)),

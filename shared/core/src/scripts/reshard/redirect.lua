@@ -3,14 +3,18 @@
 --
 -- KEYS[1] conf     hash    gets next
 -- ARGV[1] next     number  the shard to ask next
+-- ARGV[2] restores flag    1 to restore a topic that is gone: only if its first shard neither is declared nor redirects
 --
--- Returns 'redirected'.
+-- Returns 'redirected' and the shard to ask next, which is 0 if this one is declared.
 -- Cost O(1).
--- Safe to repeat, even late: it leads to newer shards only.
+-- Safe to repeat, even late: it leads to newer shards only. Of all processes that restore a topic, the first decides where.
 local CONF = KEYS[1]
-local next = tonumber(ARGV[1])
+local next, restores = tonumber(ARGV[1]), ARGV[2] == '1'
 
-if next > (tonumber(redis.call('HGET', CONF, 'next')) or 0) then
-  redis.call('HSET', CONF, 'next', next)
+local conf = redis.call('HMGET', CONF, 'next', 'epoch')
+local there = tonumber(conf[1]) or 0
+if next <= there or restores and (conf[1] or conf[2]) then
+  return {'redirected', there}
 end
-return {'redirected'}
+redis.call('HSET', CONF, 'next', next)
+return {'redirected', next}
