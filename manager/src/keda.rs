@@ -210,7 +210,8 @@ impl Scaler {
                 let checked = self.tokens.check(token, Scope::Read);
                 Some(checked.map_err(|denied| match denied {
                     Denied::Unknown => Status::unauthenticated("metadata.token: unknown token"),
-                    Denied::Scope(_) => Status::permission_denied(
+                    Denied::Expired => Status::unauthenticated("metadata.token: it has expired"),
+                    Denied::Scope(_) | Denied::Reach(_) => Status::permission_denied(
                         "metadata.token: the token lacks the scope `read`, which the scaler requires",
                     ),
                 })?)
@@ -219,6 +220,11 @@ impl Scaler {
         admit_connection();
         let trigger = metadata.trigger();
         let trigger = trigger.map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let reach = token.map(Token::reach);
+        if reach.is_some_and(|reach| !reach.has_topic(&trigger.topic)) {
+            let why = "metadata.topic: the token does not reach this topic";
+            return Err(Status::permission_denied(why));
+        }
         Ok((trigger, token))
     }
 

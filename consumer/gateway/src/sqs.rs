@@ -278,6 +278,13 @@ async fn admit<'a>(
             let message = format!("The token lacks the scope `{scope}`, which {action} requires.");
             return Err(SqsError::new(Kind::AccessDenied, message));
         }
+        let is_of_group = known
+            .is_some_and(|(_, scope, _)| matches!(scope, Some(Scope::Receive | Scope::Operate)));
+        let group = &service.options.group;
+        if is_of_group && !token.reach().has_group(group) {
+            let message = format!("The token does not reach the group {group}.");
+            return Err(SqsError::new(Kind::AccessDenied, message));
+        }
     }
     let admitted = Token::admitted(token);
     reserved.admit(admitted.client()).map_err(Problem::from)?;

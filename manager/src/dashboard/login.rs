@@ -120,7 +120,10 @@ pub(super) async fn log_in(
     let token = fields.text("token").unwrap_or_default().trim();
     // A right token always counts, or a stranger behind the same proxy could lock everyone out.
     let Some(value) = sessions.log_in(token, dashboard.broker().now()) else {
-        let (error, status) = if sessions.is_locked_out(peer) {
+        let (error, status) = if sessions.is_limited(token) {
+            let error = "This token reaches only some topics, and the dashboard shows all.";
+            (error, StatusCode::FORBIDDEN)
+        } else if sessions.is_locked_out(peer) {
             let error = "Too many failed attempts from this address. Wait a minute.";
             (error, StatusCode::TOO_MANY_REQUESTS)
         } else {

@@ -193,10 +193,19 @@ impl Sessions {
         !self.tokens.is_empty()
     }
 
-    /// Logs in with a token. Returns the value of the cookie; `None` if the token is not configured.
+    /// Logs in with a token. Returns the value of the cookie; `None` if the token is not configured, or limited.
     pub(super) fn log_in(&self, presented: &str, now: UnixMs) -> Option<String> {
         let token = self.tokens.find(presented)?;
+        if token.reach().is_limited() {
+            return None;
+        }
         self.sign(token, now, now, &format!("{:016x}", fastrand::u64(..)))
+    }
+
+    /// Returns true if a token cannot log in because it does not reach everything that the dashboard shows.
+    pub(super) fn is_limited(&self, presented: &str) -> bool {
+        let token = self.tokens.find(presented);
+        token.is_some_and(|token| token.reach().is_limited())
     }
 
     /// Returns the session of a cookie. `None` if it is forged or too old, or its token has changed.
@@ -205,11 +214,15 @@ impl Sessions {
         let mut parts = text.split('.');
         let name = URL_SAFE_NO_PAD.decode(parts.next()?).ok()?;
         let token = self.tokens.named(std::str::from_utf8(&name).ok()?)?;
+        if token.reach().is_limited() {
+            return None;
+        }
         let begun = UnixMs::new(parts.next()?.parse().ok()?);
         let issued = UnixMs::new(parts.next()?.parse().ok()?);
         let id = parts.next()?;
         let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
-        self.mac(token, text)?.verify_slice(&signature).ok()?;
+        let mut macs = token.hashes().map(|hash| self.mac(hash, text));
+        macs.find(|mac| mac.clone().verify_slice(&signature).is_ok())?;
         let is_over = now.since(issued) > IDLE || now.since(begun) > LONGEST;
         let has_aged = now.since(issued) > RENEW_AFTER;
         (!is_over).then(|| Session {
@@ -226,18 +239,19 @@ impl Sessions {
     fn sign(&self, token: &Token, begun: UnixMs, issued: UnixMs, id: &str) -> Option<String> {
         let name = URL_SAFE_NO_PAD.encode(token.name());
         let text = format!("{name}.{}.{}.{id}", begun.get(), issued.get());
-        let signature = self.mac(token, &text)?.finalize().into_bytes();
+        let newest = token.hashes().next()?;
+        let signature = self.mac(newest, &text).finalize().into_bytes();
         Some(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 
-    /// The hash of the token is part of what is signed, so a replaced token ends its sessions. A token without a hash has none.
-    fn mac(&self, token: &Token, text: &str) -> Option<Hmac<Sha256>> {
+    /// The hash of a token is part of what is signed, so a replaced token ends its sessions. A token without a hash has none.
+    fn mac(&self, hash: &[u8; 32], text: &str) -> Hmac<Sha256> {
         let mac = Hmac::<Sha256>::new_from_slice(&self.key);
         let mut mac = mac.expect("a key of any length");
         mac.update(b"lisa dashboard session 1\0");
-        mac.update(token.sha256()?);
+        mac.update(hash);
         mac.update(text.as_bytes());
-        Some(mac)
+        mac
     }
 
     /// Returns true if an address has failed too often lately.

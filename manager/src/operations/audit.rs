@@ -2,6 +2,7 @@
 
 use lisa_core::broker::{Audited, Broker, BrokerError, Checkup, EntryPosition, Outcome};
 pub(crate) use lisa_service::audit::Action;
+use lisa_service::http::client::reaches_named;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -95,6 +96,8 @@ pub(crate) async fn page(
     let entries = broker.audit_log(cursor, limit).await?;
     let last = entries.last().filter(|_| entries.len() == limit);
     let next = last.map(|last| last.id.to_string());
-    let entries = entries.into_iter().map(AuditView::from).collect();
+    let entries = entries.into_iter().map(AuditView::from);
+    let entries = entries.filter(|entry| reaches_named(entry.topic.as_deref()));
+    let entries = entries.collect();
     Ok(AuditPage { entries, next })
 }

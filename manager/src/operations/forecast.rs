@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use super::round_step::round_step;
 use super::schedules::Schedules;
-use super::topics::DamagedTopic;
+use super::topics::{DamagedTopic, registered, unreadable};
 
 /// The number of steps, if up to [`FEW_SHARDS`] shards are counted.
 const STEPS: u64 = 60;
@@ -311,7 +311,7 @@ pub(crate) async fn forecast(
         has_more_recurring: false,
     };
     let mut damaged = match only {
-        None => broker.unreadable_topics(),
+        None => unreadable(broker),
         Some(_) => BTreeMap::new(),
     };
     for (topic, counted) in topics.iter().zip(counts) {
@@ -419,7 +419,7 @@ async fn peak(
 async fn with_the_most(
     broker: &Broker,
 ) -> Result<(Vec<Arc<TopicHandle>>, usize, u64), BrokerError> {
-    let (topics, snapshot) = tokio::try_join!(broker.refresh(), broker.snapshot())?;
+    let (topics, snapshot) = tokio::try_join!(registered(broker), broker.snapshot())?;
     let counted = snapshot.topics.into_iter().filter_map(|counted| {
         let stats = counted.counts.ok()?.stats;
         let retry = stats.groups.iter().map(|group| group.retry).sum::<u64>();

@@ -12,6 +12,7 @@ use lisa_core::broker::{
 use lisa_core::fields;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, Shard, Topic};
+use lisa_service::http::client::reaches;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -252,7 +253,7 @@ pub(crate) async fn stored(broker: &Broker) -> Result<Vec<Stored>, BrokerError> 
     let jobs = broker.garbage_jobs().await?.into_iter();
     let read = |(_, before): (String, String)| {
         let stored: Stored = serde_json::from_str(&before).ok()?;
-        Some(Stored { before, ..stored })
+        reaches(&stored.job.topic).then_some(Stored { before, ..stored })
     };
     Ok(jobs.filter_map(read).collect())
 }

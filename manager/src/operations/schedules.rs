@@ -16,6 +16,7 @@ use lisa_core::topic::{ScheduleName, Topic};
 use lisa_producer::http::problem;
 use lisa_producer::{Receipt, SendOutcome};
 use lisa_service::config::Config;
+use lisa_service::http::client::{reach, reaches, reaches_named};
 use lisa_service::http::{Problem, ProblemCode};
 use lisa_service::recurring::{PutScheduleError, RecurringMessage};
 use serde::{Deserialize, Serialize};
@@ -211,11 +212,16 @@ impl Schedules<'_> {
         after: Option<&ScheduleName>,
         limit: usize,
     ) -> Result<ScheduleList, BrokerError> {
+        let reach = reach();
         let declared = self.config.schedules.keys();
+        let declared = declared.filter(|name| reach.has_schedule(name));
         let declared = declared.filter(|name| name.as_str().starts_with(prefix));
         let declared = declared.filter(|name| after.is_none_or(|after| *name > after));
         let mut names: BTreeSet<ScheduleName> = declared.cloned().collect();
-        names.extend(self.broker.schedule_names(prefix, after, limit + 1).await?);
+        for start in reach.starts_of_schedules(prefix) {
+            let stored = self.broker.schedule_names(start, after, limit + 1).await?;
+            names.extend(stored.into_iter().filter(|name| reach.has_schedule(name)));
+        }
         let count = names.len();
         let names: Vec<_> = names.into_iter().take(limit).collect();
         let mut list = ScheduleList::default();
@@ -228,16 +234,17 @@ impl Schedules<'_> {
             // The next time of a sparse expression takes a millisecond, and there may be a thousand.
             yield_now().await;
             match self.parse(&stored) {
+                Some(Ok((schedule, _))) if !reaches(&schedule.topic) => {}
                 Some(Ok((schedule, declared))) => {
                     let view = ScheduleView::new(&stored, &schedule, declared, now);
                     list.schedules.push(view);
                 }
-                Some(Err(error)) => list.damaged.push(DamagedSchedule {
+                Some(Err(error)) if reaches_named(None) => list.damaged.push(DamagedSchedule {
                     schedule: stored.name,
                     error,
                 }),
-                // Removed meanwhile.
-                None => {}
+                // Of an unknown topic, or removed meanwhile.
+                Some(Err(_)) | None => {}
             }
         }
         Ok(list)
@@ -266,12 +273,22 @@ impl Schedules<'_> {
     ) -> Result<(StoredSchedule, RecurringMessage, bool), Problem> {
         let stored = self.read(name).await?;
         match self.parse(&stored) {
-            Some(Ok((schedule, declared))) => Ok((stored, schedule, declared)),
-            Some(Err(error)) => {
+            Some(Ok((schedule, declared))) if reaches(&schedule.topic) => {
+                Ok((stored, schedule, declared))
+            }
+            Some(Err(error)) if reaches_named(None) => {
                 let why = format!("the definition of schedule {name} cannot be read: {error}");
                 Err(Problem::new(ProblemCode::Internal, why))
             }
-            None => Err(unknown(name)),
+            _ => Err(unknown(name)),
+        }
+    }
+
+    /// Refuses a change of a schedule of a topic that the client does not reach.
+    async fn reached(self, name: &ScheduleName) -> Result<(), Problem> {
+        match reaches_named(None) {
+            true => Ok(()),
+            false => self.find(name).await.map(drop),
         }
     }
 
@@ -317,6 +334,14 @@ impl Schedules<'_> {
     ) -> Result<(ScheduleDetails, bool), Problem> {
         self.not_in_file(name)?;
         let is_new = self.read(name).await?.definition.is_none();
+        let is_reached = reaches(&schedule.topic) && (is_new || self.reached(name).await.is_ok());
+        if !is_reached {
+            let why = format!(
+                "the token does not reach the topic {} of schedule {name}",
+                schedule.topic
+            );
+            return Err(Problem::new(ProblemCode::Forbidden, why));
+        }
         let action = action(if is_new {
             "create_schedule"
         } else {
@@ -357,6 +382,7 @@ impl Schedules<'_> {
         at: Option<u64>,
         action: Action,
     ) -> Result<(), Problem> {
+        self.reached(name).await?;
         self.not_in_file(name)?;
         let remove = self.broker.remove_schedule(name, at);
         let action = action.details(name);
@@ -380,6 +406,7 @@ impl Schedules<'_> {
         paused: bool,
         action: Action,
     ) -> Result<SchedulePaused, Problem> {
+        self.reached(name).await?;
         let is_declared = self.config.schedules.contains_key(name);
         let pause = self.broker.pause_schedule(name, paused, is_declared);
         let action = action.details(name);
@@ -484,6 +511,7 @@ impl Schedules<'_> {
         for stored in read {
             if stored.paused.is_none()
                 && let Some(Ok((schedule, _))) = self.parse(&stored)
+                && reaches(&schedule.topic)
             {
                 all.insert(stored.name, schedule);
             }

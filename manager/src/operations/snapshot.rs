@@ -2,10 +2,11 @@
 
 use lisa_core::broker::{Broker, BrokerError, CountedTopic, Counts, TopicStats};
 use lisa_core::time::{UnixMs, millis};
+use lisa_service::http::client::reaches;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::topics::DamagedTopic;
+use super::topics::{DamagedTopic, unreadable};
 
 /// The newest counts of all topics, as the managers have written them.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -61,7 +62,7 @@ impl SnapshotTopic {
 pub(crate) async fn read(broker: &Broker) -> Result<SnapshotList, BrokerError> {
     let (snapshot, managers) = tokio::try_join!(broker.snapshot(), broker.managers())?;
     let read_at = snapshot.read_at;
-    let (mut topics, mut damaged) = (Vec::new(), broker.unreadable_topics());
+    let (mut topics, mut damaged) = (Vec::new(), unreadable(broker));
     for CountedTopic {
         topic,
         as_of,
@@ -69,6 +70,9 @@ pub(crate) async fn read(broker: &Broker) -> Result<SnapshotList, BrokerError> {
         counts,
     } in snapshot.topics
     {
+        if !reaches(&topic) {
+            continue;
+        }
         match counts {
             Ok(counts) => topics.push(SnapshotTopic::new(counts, as_of, manager, read_at)),
             Err(error) => {

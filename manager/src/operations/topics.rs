@@ -9,6 +9,7 @@ use lisa_core::broker::{Broker, BrokerError, CONCURRENT_READS, Removal, TopicHan
 use lisa_core::fields::plain;
 use lisa_core::topic::{Group, Topic, TopicSettings};
 use lisa_service::config::Config;
+use lisa_service::http::client::{reaches, reaches_named};
 use lisa_service::http::{Problem, ProblemCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -144,13 +145,30 @@ pub(crate) fn differences(before: &TopicSettings, after: &TopicSettings) -> Stri
     texts.collect::<Vec<_>>().join(", ")
 }
 
+/// Returns the registered topics that the client of the request reaches.
+///
+/// # Errors
+/// [`BrokerError`].
+pub(super) async fn registered(broker: &Broker) -> Result<Vec<Arc<TopicHandle>>, BrokerError> {
+    let mut topics = broker.refresh().await?;
+    topics.retain(|topic| reaches(topic.name()));
+    Ok(topics)
+}
+
+/// Returns those of them that cannot be read, each with the error.
+pub(super) fn unreadable(broker: &Broker) -> BTreeMap<String, String> {
+    let mut topics = broker.unreadable_topics();
+    topics.retain(|name, _| reaches_named(Some(name)));
+    topics
+}
+
 /// Lists the registered topics whose names begin with `prefix`.
 ///
 /// # Errors
 /// [`BrokerError`].
 pub(crate) async fn list(broker: &Broker, prefix: &str) -> Result<TopicList, BrokerError> {
-    let topics = broker.refresh().await?;
-    let mut damaged = DamagedTopic::all(broker.unreadable_topics());
+    let topics = registered(broker).await?;
+    let mut damaged = DamagedTopic::all(unreadable(broker));
     damaged.retain(|topic| topic.topic.starts_with(prefix));
     let topics = topics.iter();
     let topics = topics.filter(|topic| topic.name().as_str().starts_with(prefix));
@@ -246,7 +264,7 @@ pub(crate) async fn stats_of_all(
     within: Duration,
 ) -> Result<StatsList, AllTopicsError> {
     let read = async {
-        let known = broker.refresh().await?;
+        let known = registered(broker).await?;
         let load = |topic: Arc<TopicHandle>| async move { broker.stats(&topic).await };
         let named = known.iter().map(|topic| (topic.name(), topic.clone()));
         of_all(broker, named, within, load).await
@@ -274,7 +292,7 @@ pub(super) async fn of_all<'t, K, T, F: Future<Output = Result<T, BrokerError>>>
     let mut reads = stream::iter(reads).buffered(CONCURRENT_READS);
     let mut found = Vec::new();
     let mut missing = Missing::default();
-    let mut damaged = broker.unreadable_topics();
+    let mut damaged = unreadable(broker);
     for name in names {
         match reads.next().await {
             Some(Ok(Ok(one))) => found.push(one),

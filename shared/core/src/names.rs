@@ -123,6 +123,28 @@ name!(
 );
 
 name!(
+    /// The name of topics or groups, or, with `*` at its end, the start of their names.
+    NamePattern, "pattern of names", "[A-Za-z0-9._-]{0,80}[*]?",
+    |text| {
+        let stem = text.strip_suffix('*').unwrap_or(text);
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        !text.is_empty() && stem.len() <= MAX_TOPIC && stem.bytes().all(is_plain)
+    }
+);
+
+impl NamePattern {
+    /// Returns the start of all names that match.
+    pub fn start(&self) -> &str {
+        self.as_str().trim_end_matches('*')
+    }
+
+    /// Returns true if a name matches.
+    pub fn matches(&self, name: &str) -> bool {
+        name == self.as_str() || self.as_str().ends_with('*') && name.starts_with(self.start())
+    }
+}
+
+name!(
     /// The name of a consumer group: `[a-z0-9][a-z0-9_-]{0,63}`.
     Group, "group", "[a-z0-9][a-z0-9_-]{0,63}",
     |text| fits(text, 64, b"_-") && starts_well(text)

@@ -6,7 +6,7 @@ mod typed;
 
 pub use crate::fields::{FieldProblem, Size};
 pub use crate::names::{
-    Group, InvalidName, Namespace, ScheduleName, Shard, SubscriptionGroup, Topic,
+    Group, InvalidName, NamePattern, Namespace, ScheduleName, Shard, SubscriptionGroup, Topic,
 };
 pub use rate::{Rate, RatePeriod};
 pub use settings::{

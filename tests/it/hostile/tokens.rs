@@ -23,7 +23,7 @@ scopes = ["operate"]
 
 /// Returns the scope that a route requires. Reading needs one scope; changing messages another. Any other change, or
 /// keeping Redis busy, needs the third.
-fn scope(method: &Method, path: &str) -> &'static str {
+pub(super) fn scope(method: &Method, path: &str) -> &'static str {
     match method {
         _ if path.ends_with("/doctor") => "operate",
         &Method::GET => "read",
@@ -34,19 +34,24 @@ fn scope(method: &Method, path: &str) -> &'static str {
 
 /// Every route that the description names, with the parts of its path filled in.
 pub(super) fn routes(description: &Value) -> Vec<(Method, String)> {
+    routes_of(description, &[])
+}
+
+/// Likewise, with some parts filled in differently.
+pub(super) fn routes_of(description: &Value, parts: &[(&str, &str)]) -> Vec<(Method, String)> {
     let paths = description["paths"].as_object().expect("paths");
     let mut routes = Vec::new();
     for (path, item) in paths {
-        let filled = [
+        let usual = [
             ("{topic}", "t"),
             ("{group}", "g"),
             ("{id}", "a"),
             ("{name}", "reclaim"),
             ("{schedule}", "s"),
             ("{token}", "MQ"),
-        ]
-        .iter()
-        .fold(path.clone(), |path, (part, value)| {
+        ];
+        let parts = parts.iter().chain(&usual);
+        let filled = parts.fold(path.clone(), |path, (part, value)| {
             path.replace(part, value)
         });
         assert!(

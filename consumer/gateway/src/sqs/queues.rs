@@ -8,7 +8,7 @@ use axum::response::Response;
 use lisa_core::broker::{BrokerError, Declare, TopicHandle};
 use lisa_core::time::shorten;
 use lisa_core::topic::Topic;
-use lisa_service::http::client::Client;
+use lisa_service::http::client::{Client, reaches};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::timeout;
@@ -42,6 +42,17 @@ fn topic_of(name: &str) -> Result<Topic, String> {
     stem.parse().map_err(|error| format!("{error}"))
 }
 
+/// Refuses a topic that the token does not reach, whether it exists or not.
+fn reached(topic: &Topic) -> Result<(), SqsError> {
+    match reaches(topic) {
+        true => Ok(()),
+        false => {
+            let message = format!("The token does not reach the topic {topic}.");
+            Err(SqsError::new(Kind::AccessDenied, message))
+        }
+    }
+}
+
 impl Call<'_> {
     /// Finds the queue of an address, or of the path of the request.
     pub(super) async fn queue(&self, url: Option<&str>) -> Result<Queue, SqsError> {
@@ -59,6 +70,7 @@ impl Call<'_> {
             SqsError::new(Kind::QueueDoesNotExist, message)
         };
         let topic = topic_of(name).map_err(missing)?;
+        reached(&topic)?;
         let broker = &self.gateway().process().broker;
         let topic = match broker.topic(&topic).await {
             Ok(topic) => topic,
@@ -128,6 +140,7 @@ pub(super) fn list(call: &Call<'_>, request: List) -> Result<Response, SqsError>
     let found = topics
         .iter()
         .filter(|topic| topic.groups().contains(group) && topic.name().as_str() > after.as_str())
+        .filter(|topic| reaches(topic.name()))
         .filter_map(|topic| Some((topic.name(), name_of(topic.name())?)));
     let mut found: Vec<_> = found.take(limit + 1).collect();
     let has_more = found.len() > limit;

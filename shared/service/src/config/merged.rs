@@ -4,8 +4,12 @@ use figment::value::{Dict, Empty, Num, Tag, Value as Merged};
 use lisa_core::fields::Given;
 use serde_json::Value as Json;
 
+/// The only key of the table that stands for a time of TOML.
+const TOML_TIME: &str = "$__toml_private_datetime";
+
 pub(super) fn to_json(value: &Merged) -> Json {
-    value.deserialize().unwrap_or_default()
+    let time = value.as_dict().and_then(|table| table.get(TOML_TIME));
+    time.unwrap_or(value).deserialize().unwrap_or_default()
 }
 
 /// Returns the name of the type of a value, with its article.

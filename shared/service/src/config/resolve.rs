@@ -16,7 +16,7 @@ use super::{
     SubscriptionGroup, listener, schedules, secret_file, sources, topics,
 };
 use crate::callbacks::CallbackTopics;
-use crate::http::auth::{Scope, Token, TokenSet, check_listener};
+use crate::http::auth::{Reach, Scope, Token, TokenSet, check_listener};
 use crate::http::tls::ClientName;
 use crate::settings::Settings as _;
 use lisa_core::fields::{Any, Field, Reader as _, Value as _, within};
@@ -24,6 +24,7 @@ use lisa_core::misspelling;
 use lisa_core::redis::{Endpoint, TlsSettings};
 use lisa_core::secret::Secret;
 use lisa_core::small_file::{self, MAX_PEM_BYTES};
+use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, Namespace, Topic, TopicSettings};
 
 const NONE_REQUIRED: &str = "no key is required";
@@ -202,6 +203,10 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
         "sha256",
         "The SHA-256 of the token in hexadecimal. Required unless there is a `client_name`.",
     );
+    let previous: Option<Hash> = row.optional(
+        "previous_sha256",
+        "The SHA-256 of the text that the token had before: both are accepted, until clients have changed to the new one.",
+    );
     let client_name: Option<ClientName> = row.optional(
         "client_name",
         "A DNS name. Connections with a client certificate for it, signed by `http.tls.client_ca_file`, have this token.",
@@ -223,6 +228,37 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
         "scopes",
         "A list of `send`, `read`, `operate`, `receive` and `payload`.",
     );
+    let expires: Option<UnixMs> = row.optional(
+        "expires",
+        "The time from which the token is not accepted, by the clock of each machine.",
+    );
+    let mut reach = Reach {
+        topics: row.optional(
+            "topics",
+            "The topics that the token reaches, each a name, or the start of names with `*` after it. By default, all.",
+        ),
+        groups: row.optional(
+            "groups",
+            "Likewise, the groups of these topics that it reaches. By default, all.",
+        ),
+        schedules: row.optional(
+            "schedules",
+            "Likewise, the schedules of these topics that it reaches, by their own names. By default, the names in `topics`.",
+        ),
+    };
+    reach.schedules = reach.schedules.or_else(|| reach.topics.clone());
+    for (key, patterns) in [
+        ("topics", &reach.topics),
+        ("groups", &reach.groups),
+        ("schedules", &reach.schedules),
+    ] {
+        if patterns.as_ref().is_some_and(Vec::is_empty) {
+            row.reject(
+                key,
+                "must have at least one name; without the key, the token reaches all",
+            );
+        }
+    }
     if name
         .as_ref()
         .is_some_and(|name| others.iter().any(|other| other.name() == name))
@@ -248,6 +284,11 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
         None => Token::without_text(name?, scopes?),
     };
     let token = token.ok()?.with_client_name(client_name);
+    let token = token.with_expiry(expires).with_reach(reach);
+    let token = match previous {
+        Some(previous) => token.with_previous(&previous.0).ok()?,
+        None => token,
+    };
     Some(match secret {
         Some(secret) => token.with_aws_secret(secret),
         None => token,

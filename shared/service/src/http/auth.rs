@@ -3,23 +3,28 @@
 //! Bearer tokens are random strings with names, not user passwords, so a fast hash is enough. Logs and `Debug` show names,
 //! but never tokens or hashes.
 
+mod reach;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::Body;
+use axum::extract::MatchedPath;
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Request};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::{Either, Ready, ready};
 use lisa_core::names::words;
 use lisa_core::secret::Secret;
+use lisa_core::time::UnixMs;
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 use tokio::task::futures::TaskLocalFuture;
 use tower::{Layer, Service};
 
+pub use self::reach::Reach;
 use super::client::Admitted;
 use super::problem::{Problem, ProblemCode};
 use super::tls::{self, ClientCertificate, ClientName};
@@ -45,9 +50,12 @@ words!(
 pub struct Token {
     name: String,
     sha256: Option<[u8; 32]>,
+    previous_sha256: Option<[u8; 32]>,
     client_name: Option<ClientName>,
     scopes: Vec<Scope>,
     aws_secret: Option<Secret>,
+    expires: Option<UnixMs>,
+    reach: Arc<Reach>,
 }
 
 /// The reason why a configured token is unusable.
@@ -106,10 +114,59 @@ impl Token {
         Ok(Self {
             name,
             sha256: None,
+            previous_sha256: None,
             client_name: None,
             scopes,
             aws_secret: None,
+            expires: None,
+            reach: Arc::default(),
         })
+    }
+
+    /// Also accepts the text that had this SHA-256, in hexadecimal, while clients change to the new one.
+    ///
+    /// # Errors
+    /// The hash is unusable.
+    pub fn with_previous(self, sha256: &str) -> Result<Self, TokenError> {
+        let Some(previous) = parse_hex(sha256) else {
+            return Err(TokenError::Sha256 { name: self.name });
+        };
+        Ok(Self {
+            previous_sha256: Some(previous),
+            ..self
+        })
+    }
+
+    /// Sets the time from which the token is not accepted, by the clock of this machine.
+    #[must_use]
+    pub fn with_expiry(self, at: Option<UnixMs>) -> Self {
+        Self {
+            expires: at,
+            ..self
+        }
+    }
+
+    /// Returns true if the token is no longer accepted.
+    #[must_use]
+    pub fn has_expired(&self) -> bool {
+        let now = jiff::Timestamp::now().as_millisecond();
+        self.expires
+            .is_some_and(|at| u64::try_from(now).is_ok_and(|now| at.get() <= now))
+    }
+
+    /// Limits the token to some topics or groups.
+    #[must_use]
+    pub fn with_reach(self, reach: Reach) -> Self {
+        Self {
+            reach: Arc::new(reach),
+            ..self
+        }
+    }
+
+    /// Returns the topics and groups that the token reaches.
+    #[must_use]
+    pub fn reach(&self) -> &Arc<Reach> {
+        &self.reach
     }
 
     /// Sets the name in the client certificates that present this token.
@@ -150,8 +207,12 @@ impl Token {
     /// Returns the client with this token; `None` if no tokens are configured.
     #[must_use]
     pub fn admitted(token: Option<&Self>) -> Admitted {
-        let may_read = token.is_none_or(|token| token.has(Scope::Read));
-        Admitted::new(may_read, token.map(|token| token.name().into()))
+        let Some(token) = token else {
+            return Admitted::new(true, None);
+        };
+        // Others must not learn of topics by their errors.
+        let may_read = token.has(Scope::Read) && !token.reach.is_limited();
+        Admitted::new(may_read, Some(token.name().into())).within(&token.reach)
     }
 
     /// Returns the token's name, as it appears in logs.
@@ -160,10 +221,10 @@ impl Token {
         &self.name
     }
 
-    /// Returns the SHA-256 of the token, if it has a text. Never show it: it proves who made a session, and it is constant.
-    #[must_use]
-    pub fn sha256(&self) -> Option<&[u8; 32]> {
-        self.sha256.as_ref()
+    /// Returns the SHA-256 of the texts of the token: of the newest one, and of the previous one. Never show them: they prove who
+    /// made a session, and they are constant.
+    pub fn hashes(&self) -> impl Iterator<Item = &[u8; 32]> {
+        self.sha256.iter().chain(&self.previous_sha256)
     }
 }
 
@@ -175,7 +236,9 @@ impl fmt::Debug for Token {
             .field("client_name", &self.client_name)
             .field("scopes", &self.scopes)
             .field("aws_secret", &self.aws_secret)
-            .finish()
+            .field("expires", &self.expires)
+            .field("reach", &self.reach)
+            .finish_non_exhaustive()
     }
 }
 
@@ -193,12 +256,16 @@ impl Scope {
 }
 
 /// The reason why a request is denied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
     /// The token is missing, malformed, or not configured.
     Unknown,
+    /// The token has expired.
+    Expired,
     /// The token is configured but lacks this scope.
     Scope(Scope),
+    /// The token does not reach what the request is about. The text says what it reaches.
+    Reach(String),
 }
 
 impl IntoResponse for Denied {
@@ -208,6 +275,16 @@ impl IntoResponse for Denied {
                 ProblemCode::Unauthorized,
                 "send a configured token in the header Authorization: Bearer <token>".to_owned(),
                 r#"Bearer realm="lisa""#,
+            ),
+            Self::Expired => (
+                ProblemCode::Unauthorized,
+                "the token has expired".to_owned(),
+                r#"Bearer realm="lisa", error="invalid_token""#,
+            ),
+            Self::Reach(why) => (
+                ProblemCode::Forbidden,
+                why,
+                r#"Bearer realm="lisa", error="insufficient_scope""#,
             ),
             Self::Scope(scope) => (
                 ProblemCode::Forbidden,
@@ -251,23 +328,26 @@ impl TokenSet {
     /// # Errors
     /// The token is unknown or lacks the scope.
     pub fn check(&self, presented: &str, scope: Scope) -> Result<&Token, Denied> {
-        let token = self.find(presented).ok_or(Denied::Unknown)?;
-        if token.has(scope) {
-            Ok(token)
-        } else {
-            Err(Denied::Scope(scope))
+        match self.known(presented) {
+            None => Err(Denied::Unknown),
+            Some(token) if token.has_expired() => Err(Denied::Expired),
+            Some(token) if !token.has(scope) => Err(Denied::Scope(scope)),
+            Some(token) => Ok(token),
         }
     }
 
-    /// Returns the presented token if it is configured, whatever its scopes.
-    ///
-    /// Compares with every hash, so the time taken does not reveal which one was close.
+    /// Returns the presented token if it is configured and has not expired, whatever its scopes.
     #[must_use]
     pub fn find(&self, presented: &str) -> Option<&Token> {
+        self.known(presented).filter(|token| !token.has_expired())
+    }
+
+    /// Compares with every hash, so the time taken does not reveal which one was close.
+    fn known(&self, presented: &str) -> Option<&Token> {
         let hash: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
         let mut found = u64::MAX;
         for (index, token) in (0_u64..).zip(self.tokens.iter()) {
-            if let Some(sha256) = token.sha256() {
+            for sha256 in token.hashes() {
                 found.conditional_assign(&index, sha256.ct_eq(&hash));
             }
         }
@@ -275,10 +355,18 @@ impl TokenSet {
         found.and_then(|index| self.tokens.get(index))
     }
 
-    /// Returns the token with this name, which is not a secret.
+    /// Returns the token with this name, which is not a secret, unless it has expired.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&Token> {
-        self.tokens.iter().find(|token| token.name() == name)
+        let mut tokens = self.tokens.iter();
+        let named = tokens.find(|token| token.name() == name);
+        named.filter(|token| !token.has_expired())
+    }
+
+    /// Returns true if a token is limited to some topics or groups.
+    #[must_use]
+    pub fn has_limited(&self) -> bool {
+        self.tokens.iter().any(|token| token.reach.is_limited())
     }
 
     /// Returns a layer for routes that admits only tokens with `scope`.
@@ -305,7 +393,12 @@ impl TokenSet {
             None => self.check(bearer(request.headers()).ok_or(Denied::Unknown)?, scope)?,
         };
         tracing::Span::current().record("token", token.name());
-        Ok(Some(token))
+        let route = request.extensions().get::<MatchedPath>();
+        let route = route.map(MatchedPath::as_str);
+        match token.reach.refusal(scope, route, request.uri().path()) {
+            Some(why) => Err(Denied::Reach(why)),
+            None => Ok(Some(token)),
+        }
     }
 
     /// Returns a token that a certificate presents. It may have the names of several; one of them has to have the scope.
@@ -315,8 +408,13 @@ impl TokenSet {
         if tokens.peek().is_none() || !client.is_valid() {
             return Err(Denied::Unknown);
         }
-        let with_scope = tokens.find(|token| token.has(scope));
-        with_scope.ok_or(Denied::Scope(scope))
+        let mut with_scope = tokens.filter(|token| token.has(scope)).peekable();
+        if with_scope.peek().is_none() {
+            return Err(Denied::Scope(scope));
+        }
+        with_scope
+            .find(|token| !token.has_expired())
+            .ok_or(Denied::Expired)
     }
 }
 
@@ -428,6 +526,28 @@ mod tests {
             request.headers_mut().append(AUTHORIZATION, value);
         }
         request
+    }
+
+    #[test]
+    fn an_expired_token_does_not_pass_and_a_replaced_one_does_beside_its_successor() {
+        let at = |text: &str| Some(text.parse().unwrap());
+        let expired = token("old", "s3cret-old", &[Scope::Send]);
+        let valid = token("new", "s3cret-new", &[Scope::Send]);
+        let previous = to_hex(&Sha256::digest("s3cret-before"));
+        let set = TokenSet::new(vec![
+            expired.with_expiry(at("2020-01-01T00:00:00Z")),
+            { valid.with_expiry(at("2999-01-01T00:00:00Z")) }
+                .with_previous(&previous)
+                .unwrap(),
+        ]);
+        assert_eq!(set.check("s3cret-old", Scope::Send), Err(Denied::Expired));
+        assert_eq!(set.check("s3cret-old", Scope::Read), Err(Denied::Expired));
+        assert_eq!((set.find("s3cret-old"), set.named("old")), (None, None));
+        for presented in ["s3cret-new", "s3cret-before"] {
+            assert_eq!(set.check(presented, Scope::Send).unwrap().name(), "new");
+        }
+        assert_eq!(Denied::Expired.into_response().status(), 401);
+        assert!(!set.has_limited());
     }
 
     #[test]

@@ -4,7 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, Request};
+use lisa_core::topic::Topic;
 use tokio::task::futures::TaskLocalFuture;
+
+use super::auth::Reach;
 
 /// The network bits of an IPv6 address: a /64 counts as one client.
 const NETWORK: u128 = !(u64::MAX as u128);
@@ -69,13 +72,27 @@ pub struct Admitted {
     may_read: bool,
     /// The name of its token, if tokens are configured.
     token: Option<Arc<str>>,
+    reach: Arc<Reach>,
 }
 
 impl Admitted {
     /// Creates a client with the name of its token. It has none if no tokens are configured, or only that of a delivery.
     #[must_use]
     pub fn new(may_read: bool, token: Option<Arc<str>>) -> Self {
-        Self { may_read, token }
+        Self {
+            may_read,
+            token,
+            reach: Arc::default(),
+        }
+    }
+
+    /// Limits the client to some topics and groups.
+    #[must_use]
+    pub fn within(self, reach: &Arc<Reach>) -> Self {
+        Self {
+            reach: reach.clone(),
+            ..self
+        }
     }
 
     /// Returns the client: by its token, or else by the address of the request being answered.
@@ -105,6 +122,27 @@ pub fn is_admitted() -> bool {
 #[must_use]
 pub fn may_read() -> bool {
     ADMITTED.try_with(|client| client.may_read).unwrap_or(false)
+}
+
+/// Returns what the client whose request is being answered reaches. Where no request is answered, that is all.
+#[must_use]
+pub fn reach() -> Arc<Reach> {
+    let reach = ADMITTED.try_with(|client| client.reach.clone());
+    reach.unwrap_or_default()
+}
+
+/// Returns true if that client reaches the topic.
+#[must_use]
+pub fn reaches(topic: &Topic) -> bool {
+    reach().has_topic(topic)
+}
+
+/// Returns true if that client reaches the topic with this name, which need not be valid. Without a name, it must reach all topics.
+#[must_use]
+pub fn reaches_named(topic: Option<&str>) -> bool {
+    let reach = reach();
+    let topic = || topic?.parse().ok();
+    reach.topics.is_none() || topic().is_some_and(|topic| reach.has_topic(&topic))
 }
 
 /// Returns the name of the token of the request being answered; `None` if no tokens are configured.

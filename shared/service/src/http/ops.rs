@@ -1,7 +1,7 @@
 //! The operational endpoints of every role: `/healthz`, `/readyz`, `/metrics`.
 //!
-//! Open to everyone who can reach the listener. They show task names and counts, never messages. Error texts may contain
-//! addresses and users of Redis; [`Errors`] decides who sees them.
+//! Open to everyone who can reach the listener, except `/metrics` if a token is limited to some topics. They show task names and
+//! counts, never messages. Error texts may contain addresses and users of Redis; [`Errors`] decides who sees them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -146,12 +146,19 @@ async fn readyz(State(ops): State<Ops>, request: Request) -> Response {
     answer(ready, json!({ "ready": ready, "reasons": reasons }))
 }
 
-async fn scrape(State(ops): State<Ops>) -> impl IntoResponse {
+/// If teams share the relay, the names of all topics are for a token that reaches all of them.
+async fn scrape(State(ops): State<Ops>, request: Request) -> Response {
+    if let Errors::Guarded(tokens) = &ops.errors
+        && tokens.has_limited()
+        && let Err(denied) = tokens.admit(&request, Scope::Read)
+    {
+        return denied.into_response();
+    }
     let headers = [
         (CONTENT_TYPE, metrics::CONTENT_TYPE),
         (CACHE_CONTROL, "no-store"),
     ];
-    (headers, ops.metrics.encode())
+    (headers, ops.metrics.encode()).into_response()
 }
 
 fn answer(well: bool, body: serde_json::Value) -> Response {

@@ -123,3 +123,60 @@ async fn a_secret_key_that_changes_in_its_file_needs_no_restart() {
     .await;
     call(SECRET).await.fails("SignatureDoesNotMatch");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limited_token_reaches_only_its_queues() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("secret");
+    std::fs::write(&file, SECRET).expect("a file");
+    let token = |name: &str, more: &str| {
+        let hash = hex(&Sha256::digest(name));
+        format!(
+            "[[auth.tokens]]\nname = '{name}'\nsha256 = '{hash}'\naws_secret_file = '{}'\n\
+             scopes = ['send', 'receive', 'read', 'operate']\n{more}\n",
+            file.display()
+        )
+    };
+    let more = [
+        "consumer.gateway.sqs = true\n".to_owned(),
+        token("shop", "topics = ['shop-*']"),
+        token("other", "groups = ['other']"),
+        token("late", "expires = 2020-01-01T00:00:00Z"),
+    ];
+    let site = Site::start("[topics.shop-a]\n[topics.bank]", &more.concat()).await;
+    let api = site.api(0);
+    let call = async |name: &str, action: &str, body: Value| {
+        send_request(signed(api, name, SECRET, action, &body)).await
+    };
+    let message = |queue| of(queue, json!({"MessageBody": "hello"}));
+    call("shop", "SendMessage", message("shop-a")).await.ok();
+    // A topic that does not exist gets the same answer.
+    for queue in ["bank", "bank.fifo", "bank-2"] {
+        for action in [
+            "SendMessage",
+            "ReceiveMessage",
+            "GetQueueAttributes",
+            "PurgeQueue",
+        ] {
+            let refused = call("shop", action, message(queue)).await;
+            assert_eq!(refused.status, 403, "{action} {queue}");
+            refused.fails("AccessDenied");
+        }
+        for action in ["GetQueueUrl", "CreateQueue"] {
+            let refused = call("shop", action, json!({"QueueName": queue})).await;
+            assert_eq!(refused.status, 403, "{action} {queue}");
+        }
+    }
+    let queues = call("shop", "ListQueues", json!({})).await.ok();
+    let urls = queues["QueueUrls"].as_array().expect("a list");
+    assert_eq!(urls.len(), 1, "{urls:?}");
+    assert!(urls[0].as_str().is_some_and(|url| url.ends_with("/shop-a")));
+    call("other", "SendMessage", message("bank")).await.ok();
+    for action in ["ReceiveMessage", "PurgeQueue"] {
+        let text = call("other", action, of("bank", json!({}))).await;
+        let text = text.fails("AccessDenied");
+        assert!(text.contains("the group default"), "{text}");
+    }
+    let expired = call("late", "ListQueues", json!({})).await;
+    expired.fails("InvalidClientTokenId");
+}

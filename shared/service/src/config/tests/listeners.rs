@@ -133,7 +133,7 @@ fn a_token_has_a_hash_or_the_name_of_a_client_or_both() {
     let read: Vec<_> = { loaded.config.auth.tokens.iter() }
         .map(|token| {
             let name = token.client_name().map(ToString::to_string);
-            (token.sha256().is_some(), name)
+            (token.hashes().next().is_some(), name)
         })
         .collect();
     let name = |name: &str| Some(name.to_owned());

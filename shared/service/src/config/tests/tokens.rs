@@ -84,3 +84,60 @@ fn a_gateway_serves_sqs_clients_if_told() {
         ("workers", false)
     );
 }
+
+/// Loads a token with these further keys.
+fn with_keys(keys: &str) -> Result<Config, ConfigError> {
+    let text =
+        format!("[[auth.tokens]]\nname = 'app'\nsha256 = '{SHA}'\nscopes = ['send']\n{keys}");
+    toml(&text)
+}
+
+#[test]
+fn a_token_may_be_limited_and_expire() {
+    let token = |keys: &str| with_keys(keys).unwrap().auth.tokens.remove(0);
+    assert!(!token("").reach().is_limited());
+    let limited = token("topics = ['shop-*', 'mail']\ngroups = ['billing']");
+    let reach = limited.reach();
+    for (topic, expected) in [("shop-eu", true), ("mail", true), ("mail-2", false)] {
+        assert_eq!(
+            reach.has_topic(&topic.parse().unwrap()),
+            expected,
+            "{topic}"
+        );
+        assert_eq!(
+            reach.has_schedule(&topic.parse().unwrap()),
+            expected,
+            "{topic}"
+        );
+    }
+    assert!(reach.has_group(&"billing".parse().unwrap()));
+    assert!(!reach.has_group(&"other".parse().unwrap()));
+    let of_schedules = token("topics = ['a']\nschedules = ['daily-*']");
+    let reach = of_schedules.reach();
+    assert!(reach.has_schedule(&"daily-a".parse().unwrap()));
+    assert!(!reach.has_schedule(&"a".parse().unwrap()));
+    // A time of TOML, and a string.
+    for (time, has_expired) in [
+        ("2020-01-01T00:00:00Z", true),
+        ("'2999-01-01T00:00:00Z'", false),
+    ] {
+        let token = token(&format!("expires = {time}"));
+        assert_eq!(token.has_expired(), has_expired, "{time}");
+    }
+}
+
+#[test]
+fn limits_of_a_token_that_mean_nothing_are_refused() {
+    for (keys, part) in [
+        ("topics = []", "must have at least one name"),
+        ("groups = []", "must have at least one name"),
+        ("topics = ['*-eu']", "is not a pattern of names"),
+        ("topics = 'shop-*'", "expected a list"),
+        ("expires = '2027'", "is not an instant"),
+        ("expires = 2027-01-01", "is not an instant"),
+        ("previous_sha256 = 'abc'", "64 hexadecimal digits"),
+    ] {
+        let problems = problems(with_keys(keys)).concat();
+        assert!(problems.contains(part), "{keys}: {problems}");
+    }
+}

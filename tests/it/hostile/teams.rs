@@ -1,0 +1,236 @@
+//! Each route of each description with the tokens of a team that shares a relay with another one.
+
+use super::Victim;
+use super::tokens::{routes_of, scope};
+use lisa_tests::sqs::hex;
+use lisa_tests::{Api, Binary, SOON, eventually, free_port};
+use reqwest::Method;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+
+/// The scopes of which each team has a token, `<team>-<scope>`.
+const SCOPES: [&str; 5] = ["send", "read", "operate", "receive", "payload"];
+
+/// Topics of two teams, and tokens of one of them and of the operators, for each scope.
+fn tables() -> String {
+    let mut tables = String::from("[topics.shop-a]\n[topics.bank]\n[topics.bank-2]\n");
+    for (team, keys) in [("all", ""), ("shop", "topics = ['shop-*']")] {
+        for scope in SCOPES {
+            let name = format!("{team}-{scope}");
+            let hash = hex(&Sha256::digest(&name));
+            write!(
+                tables,
+                "[[auth.tokens]]\nname = '{name}'\nsha256 = '{hash}'\nscopes = ['{scope}']\n{keys}\n"
+            )
+            .unwrap();
+        }
+    }
+    tables
+}
+
+struct Teams {
+    victim: Victim,
+}
+
+impl Teams {
+    async fn start(binary: Binary, arguments: &[&str]) -> Self {
+        let victim = Victim::start(binary, arguments, &tables()).await;
+        Self { victim }
+    }
+
+    fn api(&self, token: &str) -> Api {
+        self.victim.api.clone().token(token)
+    }
+
+    /// Makes something of the other team that each list would show.
+    async fn fill(&self) {
+        let (send, operate) = (self.api("all-send"), self.api("all-operate"));
+        for topic in ["bank", "shop-a"] {
+            let sent = send.send(topic, "x", &[("Lisa-Delay", "1h")]).await;
+            sent.expect(202);
+            let schedule = json!({ "topic": topic, "cron": "0 0 0 1 1 *" });
+            let path = format!("/v1/schedules/{topic}-daily");
+            put(&operate, &path, &schedule).await;
+            let job = json!({ "verb": "purge" });
+            let path = format!("/v1/topics/{topic}/groups/default/garbage/jobs");
+            let (status, body) = call(&operate, &Method::POST, &path, &job).await;
+            assert_eq!(status, 202, "{body}");
+        }
+        // An operator may give a schedule any name.
+        let schedule = json!({ "topic": "bank", "cron": "0 0 0 1 1 *" });
+        put(&operate, "/v1/schedules/shop-of-bank", &schedule).await;
+        let read = self.api("all-read");
+        eventually(SOON, async || {
+            let counted = read.get_json("/v1/stats/snapshot").await.to_string();
+            match counted.contains("bank") && counted.contains("shop-a") {
+                true => Ok(()),
+                false => Err(counted),
+            }
+        })
+        .await;
+    }
+}
+
+async fn put(api: &Api, path: &str, body: &Value) {
+    let (status, body) = call(api, &Method::PUT, path, body).await;
+    assert_eq!(status, 201, "{body}");
+}
+
+async fn call(api: &Api, method: &Method, path: &str, body: &Value) -> (u16, String) {
+    let reply = api.call(method.clone(), path, body).await;
+    (reply.status, reply.body)
+}
+
+/// Routes about several topics: a token of a team sees its own ones, and nothing of others.
+const LISTS: [&str; 8] = [
+    "/v1/topics",
+    "/v1/stats",
+    "/v1/stats/snapshot",
+    "/v1/forecast",
+    "/v1/schedules",
+    "/v1/audit",
+    "/v1/garbage/jobs",
+    "/v1/attention",
+];
+
+#[tokio::test]
+async fn no_route_shows_or_changes_what_is_of_another_team() {
+    for (binary, arguments) in [
+        (Binary::Producer, &["run"][..]),
+        (Binary::Manager, &["run", "--with-producer"]),
+    ] {
+        let teams = Teams::start(binary, arguments).await;
+        let has_lists = matches!(binary, Binary::Manager);
+        if has_lists {
+            teams.fill().await;
+        }
+        let description = teams.api("all-read").get_json("/openapi.json").await;
+        let parts = |topic: &'static str, schedule: &'static str| {
+            [
+                ("{topic}", topic),
+                ("{schedule}", schedule),
+                ("{group}", "default"),
+            ]
+        };
+        for (method, path) in routes_of(&description, &parts("bank", "bank-daily")) {
+            let api = teams.api(&format!("shop-{}", scope(&method, &path)));
+            let (status, body) = call(&api, &method, &path, &json!({})).await;
+            let about = format!("{method} {path}: {status} {body}");
+            if LISTS.contains(&&*path) {
+                assert_eq!(status, 200, "{about}");
+                assert!(!body.contains("bank"), "{about}");
+                let own = path == "/v1/attention" || body.contains("shop-a");
+                assert!(own, "{about}");
+                // This test can fail.
+                let (_, all) = call(&teams.api("all-read"), &method, &path, &json!({})).await;
+                assert!(path == "/v1/attention" || all.contains("bank"), "{all}");
+            } else if path == "/v1/garbage/jobs/a/stop" {
+                assert_eq!(status, 404, "{about}");
+            } else {
+                assert_eq!(status, 403, "{about}");
+                assert!(body.contains("the token reaches only the "), "{about}");
+            }
+        }
+        for (method, path) in routes_of(&description, &parts("shop-a", "shop-of-bank")) {
+            let api = teams.api(&format!("shop-{}", scope(&method, &path)));
+            let body = json!({ "topic": "shop-a", "cron": "* * * * * *" });
+            let (status, body) = call(&api, &method, &path, &body).await;
+            let about = format!("{method} {path}: {status} {body}");
+            if path.contains("shop-of-bank") {
+                let expected = if method == Method::PUT { 403 } else { 404 };
+                // The body of a backfill is checked first.
+                assert!(status == expected || path.ends_with("/backfill"), "{about}");
+                assert!(!body.contains("bank-"), "{about}");
+            } else if path.contains("shop-a") {
+                assert_ne!(status, 403, "{about}");
+            }
+        }
+        if has_lists {
+            teams.schedules_stay_those_of_their_team().await;
+        }
+    }
+}
+
+impl Teams {
+    async fn schedules_stay_those_of_their_team(&self) {
+        let api = self.api("shop-operate");
+        for (name, topic, expected) in [
+            ("shop-x", "shop-a", 201),
+            ("shop-x", "bank", 403),
+            ("bank-x", "shop-a", 403),
+            ("bank-daily", "shop-a", 403),
+        ] {
+            let schedule = json!({ "topic": topic, "cron": "* * * * * *" });
+            let path = format!("/v1/schedules/{name}");
+            let (status, body) = call(&api, &Method::PUT, &path, &schedule).await;
+            assert_eq!(status, expected, "{name} to {topic}: {body}");
+        }
+        let job = self.api("all-read").get_json("/v1/garbage/jobs").await;
+        let jobs = job["jobs"].as_array().expect("jobs");
+        let of_bank = jobs.iter().find(|job| job["topic"] == "bank").expect("one");
+        let path = format!("/v1/garbage/jobs/{}/stop", of_bank["id"].as_str().unwrap());
+        let (status, body) = call(&api, &Method::POST, &path, &json!({})).await;
+        assert_eq!(status, 404, "{body}");
+        let (status, _) = call(&self.api("all-operate"), &Method::POST, &path, &json!({})).await;
+        assert_eq!(status, 200);
+    }
+}
+
+#[tokio::test]
+async fn metrics_and_the_dashboard_are_for_tokens_without_limits() {
+    let teams = Teams::start(Binary::Manager, &["run"]).await;
+    for (token, expected) in [("shop-read", 403), ("all-send", 403), ("all-read", 200)] {
+        let (status, body) = call(&teams.api(token), &Method::GET, "/metrics", &json!({})).await;
+        assert_eq!(status, expected, "{token}: {body}");
+    }
+    let stranger = teams
+        .victim
+        .api
+        .try_get("/metrics")
+        .await
+        .expect("an answer");
+    assert_eq!(stranger.status, 401);
+    for (token, expected) in [("shop-read", 403), ("all-read", 200)] {
+        let login = teams.victim.api.request(Method::POST, "/login");
+        let login = login.header("Content-Type", "application/x-www-form-urlencoded");
+        let login = login.body(format!("token={token}")).send().await.unwrap();
+        assert_eq!(login.status(), expected, "{token}");
+        let body = login.text().await.unwrap();
+        assert_eq!(
+            body.contains("reaches only some topics"),
+            token == "shop-read"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_worker_pulls_from_the_topics_and_groups_that_its_token_reaches() {
+    let port = free_port();
+    let hash = hex(&Sha256::digest("g-receive"));
+    let gateway = format!(
+        "[consumer.gateway]\nlisten = '127.0.0.1:{port}'\n{}\n[[auth.tokens]]\nname = 'g'\nsha256 = '{hash}'\n\
+         scopes = ['receive']\ngroups = ['g*']\n",
+        tables()
+    );
+    let victim = Victim::start(Binary::Consumer, &["run"], &gateway).await;
+    // No manager has declared the topics.
+    for (token, topic, group, expected) in [
+        ("shop-receive", "shop-a", "default", 404),
+        ("shop-receive", "bank", "default", 403),
+        ("shop-receive", "shop%2Da", "default", 404),
+        ("shop-receive", "b%61nk", "default", 403),
+        ("shop-receive", "unknown", "default", 403),
+        ("shop-receive", "shop-unknown", "default", 404),
+        ("g-receive", "bank", "g", 404),
+        ("g-receive", "bank", "default", 403),
+    ] {
+        let api = Api::new(port).token(token);
+        for verb in ["pull", "settle-and-pull"] {
+            let path = format!("/v1/topics/{topic}/groups/{group}/{verb}");
+            let (status, body) = call(&api, &Method::POST, &path, &json!({ "wait": "0s" })).await;
+            assert_eq!(status, expected, "{token} {path}: {body}");
+        }
+    }
+    drop(victim);
+}
