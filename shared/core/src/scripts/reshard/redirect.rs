@@ -6,7 +6,7 @@ use crate::scripts::operation;
 pub(crate) struct Redirect {
     /// The shard to ask next.
     pub(crate) next: u16,
-    /// Whether this restores a topic that is gone: another process may have restored it, and then nothing changes.
+    /// True to restore a topic that is gone. If another process has restored it, nothing changes.
     pub(crate) restores: bool,
 }
 
