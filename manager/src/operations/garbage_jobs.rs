@@ -243,6 +243,7 @@ pub(crate) async fn list(broker: &Broker) -> Result<Vec<GarbageJob>, BrokerError
         .await?
         .into_iter()
         .map(|stored| stored.job)
+        .filter(|job| reaches(&job.topic))
         .collect();
     jobs.sort_by(|one, other| other.began_at.cmp(&one.began_at));
     Ok(jobs)
@@ -253,7 +254,7 @@ pub(crate) async fn stored(broker: &Broker) -> Result<Vec<Stored>, BrokerError> 
     let jobs = broker.garbage_jobs().await?.into_iter();
     let read = |(_, before): (String, String)| {
         let stored: Stored = serde_json::from_str(&before).ok()?;
-        reaches(&stored.job.topic).then_some(Stored { before, ..stored })
+        Some(Stored { before, ..stored })
     };
     Ok(jobs.filter_map(read).collect())
 }
@@ -324,7 +325,7 @@ async fn make_room(broker: &Broker) -> Result<(), JobError> {
 pub(crate) async fn stop(broker: &Broker, id: &str) -> Result<GarbageJob, JobError> {
     loop {
         let found = stored(broker).await?.into_iter();
-        let mut found = found.filter(|stored| stored.job.id == id);
+        let mut found = found.filter(|stored| stored.job.id == id && reaches(&stored.job.topic));
         let Some(mut running) = found.next() else {
             return Err(JobError::Unknown(id.to_owned()));
         };

@@ -284,12 +284,26 @@ impl Schedules<'_> {
         }
     }
 
-    /// Refuses a change of a schedule of a topic that the client does not reach.
-    async fn reached(self, name: &ScheduleName) -> Result<(), Problem> {
-        match reaches_named(None) {
-            true => Ok(()),
-            false => self.find(name).await.map(drop),
+    /// Returns true if the client reaches the topic of a stored schedule. One that cannot be read has any topic.
+    fn is_reached(self, stored: &StoredSchedule) -> bool {
+        match self.parse(stored) {
+            Some(Ok((schedule, _))) => reaches(&schedule.topic),
+            _ => reaches_named(None),
         }
+    }
+
+    /// Names the topic of a stored schedule in the audit log: who reaches only some topics sees the entries of those.
+    fn of_topic(self, action: Action, stored: &StoredSchedule) -> Action {
+        match self.parse(stored) {
+            Some(Ok((schedule, _))) => action.topic(&schedule.topic),
+            _ => action,
+        }
+    }
+
+    /// Returns the version at which a schedule may be changed. If the client reaches only some topics, it must not have got another
+    /// topic since it was read.
+    fn unchanged(self, at: Option<u64>, read: &StoredSchedule) -> Option<u64> {
+        at.or_else(|| (!reaches_named(None)).then_some(read.version))
     }
 
     /// Returns a schedule with its definition.
@@ -333,15 +347,15 @@ impl Schedules<'_> {
         action: impl FnOnce(&str) -> Action,
     ) -> Result<(ScheduleDetails, bool), Problem> {
         self.not_in_file(name)?;
-        let is_new = self.read(name).await?.definition.is_none();
-        let is_reached = reaches(&schedule.topic) && (is_new || self.reached(name).await.is_ok());
-        if !is_reached {
-            let why = format!(
-                "the token does not reach the topic {} of schedule {name}",
-                schedule.topic
-            );
+        let before = self.read(name).await?;
+        let is_new = before.definition.is_none();
+        let is_reached = is_new || self.is_reached(&before);
+        if !is_reached || !reaches(&schedule.topic) {
+            let whose = if is_reached { "is to send to" } else { "has" };
+            let why = format!("schedule {name} {whose} a topic that the token does not reach");
             return Err(Problem::new(ProblemCode::Forbidden, why));
         }
+        let at = self.unchanged(at, &before);
         let action = action(if is_new {
             "create_schedule"
         } else {
@@ -382,10 +396,15 @@ impl Schedules<'_> {
         at: Option<u64>,
         action: Action,
     ) -> Result<(), Problem> {
-        self.reached(name).await?;
         self.not_in_file(name)?;
-        let remove = self.broker.remove_schedule(name, at);
-        let action = action.details(name);
+        let before = self.read(name).await?;
+        if !self.is_reached(&before) {
+            return Err(unknown(name));
+        }
+        let remove = self
+            .broker
+            .remove_schedule(name, self.unchanged(at, &before));
+        let action = self.of_topic(action, &before).details(name);
         let removed = action.run(remove, |removed| {
             audit::changed(*removed == ScheduleRemoved::Removed)
         });
@@ -406,10 +425,13 @@ impl Schedules<'_> {
         paused: bool,
         action: Action,
     ) -> Result<SchedulePaused, Problem> {
-        self.reached(name).await?;
+        let before = self.read(name).await?;
+        if !self.is_reached(&before) {
+            return Err(unknown(name));
+        }
         let is_declared = self.config.schedules.contains_key(name);
         let pause = self.broker.pause_schedule(name, paused, is_declared);
-        let action = action.details(name);
+        let action = self.of_topic(action, &before).details(name);
         let changed = action.run(pause, |changed| audit::changed(*changed == Some(true)));
         Ok(SchedulePaused {
             schedule: name.clone(),
