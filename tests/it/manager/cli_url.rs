@@ -314,7 +314,7 @@ async fn what_is_refused_over_url_names_the_cause_and_the_remedy() {
         "scope read",
     ];
     refused(both.launch("stranger", &["stats"]), 1, &unknown).await;
-    let forbidden = ["403 Forbidden", "reader lacks the scope operate"];
+    let forbidden = ["403 Forbidden", "reader lacks the scope `operate`"];
     refused(both.launch("reader", &["pause", "orders"]), 1, &forbidden).await;
     let none = ["requires a token", "scope operate", "--token-file"];
     refused(plain(&["pause", "orders", "--url", url]), 1, &none).await;

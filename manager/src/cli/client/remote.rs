@@ -8,7 +8,7 @@ use lisa_core::secret::Secret;
 use lisa_core::small_file;
 use lisa_core::time::format_duration;
 use lisa_core::tls::{self, ClientCertificate};
-use lisa_service::http::auth::Scope;
+use lisa_service::http::auth::{EXPIRED, Scope};
 use lisa_service::role::StartError;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Request, StatusCode, redirect};
@@ -142,13 +142,14 @@ impl Remote {
                     "it requires a token: name a file with one that has the scope {scope} with --token-file"
                 )
             }
+            ("unauthorized", Some(token)) if refusal.detail() == EXPIRED => {
+                named(EXPIRED, &token.from)
+            }
             ("unauthorized", Some(token)) => format!(
                 "it does not know the token {}: name a file with one that has the scope {scope} with --token-file",
                 token.from
             ),
-            ("forbidden", Some(token)) => {
-                format!("the token {} lacks the scope {scope}", token.from)
-            }
+            ("forbidden", Some(token)) => named(refusal.detail(), &token.from),
             ("host_not_allowed", _) => format!(
                 "{}; add \"{}\" to auth.allowed_hosts of that manager, or name it by its IP address",
                 refusal.detail(),
@@ -159,6 +160,11 @@ impl Remote {
         };
         Some(format!("manager at {url}: {}: {said}", refusal.status()))
     }
+}
+
+/// Says in a refusal where the token is from.
+fn named(refusal: &str, from: &str) -> String {
+    refusal.replacen("the token", &format!("the token {from}"), 1)
 }
 
 /// Counts the values of a JSON text that arrives in parts: each follows a comma or an opening bracket.

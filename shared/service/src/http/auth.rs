@@ -255,6 +255,9 @@ impl Scope {
     }
 }
 
+/// The refusal of an expired token.
+pub const EXPIRED: &str = "the token has expired";
+
 /// The reason why a request is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
@@ -278,7 +281,7 @@ impl IntoResponse for Denied {
             ),
             Self::Expired => (
                 ProblemCode::Unauthorized,
-                "the token has expired".to_owned(),
+                EXPIRED.to_owned(),
                 r#"Bearer realm="lisa", error="invalid_token""#,
             ),
             Self::Reach(why) => (

@@ -69,7 +69,7 @@ pub enum ProblemCode {
     Unauthorized,
     /// The token of a delivery is malformed, was altered, or was not made by a gateway of this relay.
     InvalidDeliveryToken,
-    /// The token lacks the scope that the route requires.
+    /// The token lacks the scope that the route requires, or does not reach its topic.
     Forbidden,
     /// A page of another origin may have sent the request.
     CrossSite,
@@ -166,7 +166,7 @@ impl ProblemCode {
                 S::UNAUTHORIZED,
                 "delivery token is not valid",
             ),
-            Self::Forbidden => ("forbidden", S::FORBIDDEN, "token lacks the required scope"),
+            Self::Forbidden => ("forbidden", S::FORBIDDEN, "not allowed by the token"),
             Self::CrossSite => ("cross_site", S::FORBIDDEN, "cross-site request"),
             Self::HostNotAllowed => ("host_not_allowed", S::FORBIDDEN, "host not allowed"),
             Self::Unavailable => ("unavailable", S::SERVICE_UNAVAILABLE, "unavailable"),
