@@ -8,6 +8,7 @@ mod zone;
 use std::fmt;
 use std::str::FromStr;
 
+use croner::errors::CronError;
 use croner::parser::{CronParser, Seconds, Year};
 
 pub use zone::{InvalidTimeZone, TimeZone};
@@ -126,30 +127,42 @@ impl FromStr for Cron {
     }
 }
 
-/// Parses the fields, first each one alone: the parser does not report which one it rejects.
+/// Parses the fields. If they are wrong, parses each one alone: the parser does not report which one it rejects.
 fn read(fields: &[&str]) -> Result<croner::Cron, InvalidCron> {
-    let is_read = |index: usize| {
-        let field = fields[index];
+    let error = match parse(fields) {
+        Ok(cron) => return Ok(cron),
+        Err(error) => error,
+    };
+    let is_wrong = |index: usize| {
         let mut alone = ["*"; FIELDS.len()];
-        alone[index] = field;
-        // An empty part matches no time, and the parser would search for one for a very long time.
-        !field.split(',').any(str::is_empty) && parser().parse(&alone.join(" ")).is_ok()
+        alone[index] = fields[index];
+        parse(&alone).is_err()
     };
-    let wrong = |index: usize| {
-        let (name, allowed) = FIELDS[index];
-        let text = shorten(fields[index]);
-        InvalidCron::Field {
-            name,
-            text,
-            allowed,
+    Err(match (0..FIELDS.len()).find(|&index| is_wrong(index)) {
+        Some(index) => {
+            let (name, allowed) = FIELDS[index];
+            let text = shorten(fields[index]);
+            InvalidCron::Field {
+                name,
+                text,
+                allowed,
+            }
         }
-    };
-    if let Some(index) = (0..FIELDS.len()).find(|&index| !is_read(index)) {
-        return Err(wrong(index));
+        // The error may quote a field of any length.
+        None => InvalidCron::Pattern(shorten_to(&error.to_string(), 200)),
+    })
+}
+
+/// Parses the fields together.
+fn parse(fields: &[&str]) -> Result<croner::Cron, CronError> {
+    // An empty part matches no time, and the parser would search for one for a very long time.
+    if fields
+        .iter()
+        .any(|field| field.split(',').any(str::is_empty))
+    {
+        return Err(CronError::EmptyPattern);
     }
-    let together = parser().parse(&fields.join(" "));
-    // The error may quote a field of any length.
-    together.map_err(|error| InvalidCron::Pattern(shorten_to(&error.to_string(), 200)))
+    parser().parse(&fields.join(" "))
 }
 
 /// Returns whether any date matches. If none does, the parser searches up to the year 5000, for about a second, each time it
