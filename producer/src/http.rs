@@ -19,7 +19,7 @@ use lisa_core::message::MessageId;
 use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::client::Client;
-use lisa_service::http::client::may_read;
+use lisa_service::http::client::may_learn_names;
 use lisa_service::http::{Problem, ProblemCode, ReadSlot, Reads, Unread, WithoutQuery};
 use lisa_service::http::{describe, with_description};
 use utoipa::openapi::OpenApi;
@@ -56,7 +56,7 @@ impl Api {
     fn problem(&self, error: SendError) -> Problem {
         match &error {
             SendError::UnknownTopic(topic) => {
-                let suggestion = match may_read() {
+                let suggestion = match may_learn_names() {
                     true => self.producer.broker().suggest_topic(topic),
                     false => String::new(),
                 };

@@ -278,11 +278,16 @@ async fn admit<'a>(
             let message = format!("The token lacks the scope `{scope}`, which {action} requires.");
             return Err(SqsError::new(Kind::AccessDenied, message));
         }
-        let is_of_group = known
-            .is_some_and(|(_, scope, _)| matches!(scope, Some(Scope::Receive | Scope::Operate)));
-        let group = &service.options.group;
-        if is_of_group && !token.reach().has_group(group) {
-            let message = format!("The token does not reach the group {group}.");
+        let (group, reach) = (&service.options.group, token.reach());
+        let is_reached = match known {
+            // It removes messages that wait for all groups.
+            Some(("PurgeQueue", ..)) => reach.groups.is_none(),
+            Some((_, Some(Scope::Receive | Scope::Operate), _)) => reach.has_group(group),
+            _ => true,
+        };
+        if !is_reached {
+            let message =
+                format!("The token reaches only some groups, and not all that {action} is about.");
             return Err(SqsError::new(Kind::AccessDenied, message));
         }
     }

@@ -85,7 +85,12 @@ pub(super) async fn stop(
     With(api): With<Api>,
     Path(id): Path<String>,
 ) -> Result<Json<GarbageJob>, Problem> {
-    let action = api.action("stop_garbage_job").details(&id);
+    // What does not exist is not recorded: that could push everything else out of the audit log.
+    let jobs = garbage_jobs::list(&api.broker).await?;
+    let job = jobs.into_iter().find(|job| job.id == id);
+    let job = job.ok_or_else(|| refused(JobError::Unknown(id.clone())))?;
+    let action = api.action("stop_garbage_job").topic(&job.topic);
+    let action = action.details(&id);
     let stopped = action.run(garbage_jobs::stop(&api.broker, &id), |job| {
         job.state.as_str().to_owned()
     });

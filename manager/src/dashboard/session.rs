@@ -15,7 +15,7 @@ use lisa_core::sync::Mutex;
 use lisa_core::time::UnixMs;
 use lisa_service::http::auth::{Scope, Token, TokenSet};
 use lisa_service::http::client::Admitted;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 
 /// The time without a request after which a session ends.
 const IDLE: Duration = Duration::from_hours(12);
@@ -199,7 +199,14 @@ impl Sessions {
         if token.reach().is_limited() {
             return None;
         }
-        self.sign(token, now, now, &format!("{:016x}", fastrand::u64(..)))
+        let hash: [u8; 32] = Sha256::digest(presented).into();
+        Some(self.sign(
+            token,
+            &hash,
+            now,
+            now,
+            &format!("{:016x}", fastrand::u64(..)),
+        ))
     }
 
     /// Returns true if a token cannot log in because it does not reach everything that the dashboard shows.
@@ -221,8 +228,8 @@ impl Sessions {
         let issued = UnixMs::new(parts.next()?.parse().ok()?);
         let id = parts.next()?;
         let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
-        let mut macs = token.hashes().map(|hash| self.mac(hash, text));
-        macs.find(|mac| mac.clone().verify_slice(&signature).is_ok())?;
+        let mut hashes = token.hashes();
+        let hash = hashes.find(|hash| self.mac(hash, text).verify_slice(&signature).is_ok())?;
         let is_over = now.since(issued) > IDLE || now.since(begun) > LONGEST;
         let has_aged = now.since(issued) > RENEW_AFTER;
         (!is_over).then(|| Session {
@@ -232,19 +239,25 @@ impl Sessions {
                 number: id.to_owned(),
                 begun,
             },
-            renewed: { has_aged.then_some(()) }.and_then(|()| self.sign(token, begun, now, id)),
+            renewed: has_aged.then(|| self.sign(token, hash, begun, now, id)),
         })
     }
 
-    fn sign(&self, token: &Token, begun: UnixMs, issued: UnixMs, id: &str) -> Option<String> {
+    fn sign(
+        &self,
+        token: &Token,
+        hash: &[u8; 32],
+        begun: UnixMs,
+        issued: UnixMs,
+        id: &str,
+    ) -> String {
         let name = URL_SAFE_NO_PAD.encode(token.name());
         let text = format!("{name}.{}.{}.{id}", begun.get(), issued.get());
-        let newest = token.hashes().next()?;
-        let signature = self.mac(newest, &text).finalize().into_bytes();
-        Some(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
+        let signature = self.mac(hash, &text).finalize().into_bytes();
+        format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
 
-    /// The hash of a token is part of what is signed, so a replaced token ends its sessions. A token without a hash has none.
+    /// The hash of the text with which a session began is part of what is signed. So it ends when the token no longer has that text.
     fn mac(&self, hash: &[u8; 32], text: &str) -> Hmac<Sha256> {
         let mac = Hmac::<Sha256>::new_from_slice(&self.key);
         let mut mac = mac.expect("a key of any length");
@@ -313,6 +326,36 @@ mod tests {
         forged.insert(cookie.find('.').unwrap() + 1, '9');
         for cookie in ["", ".", "a.b", &forged, &cookie[..cookie.len() - 1]] {
             assert!(sessions.check(cookie, NOW).is_none(), "{cookie}");
+        }
+    }
+
+    #[test]
+    fn a_session_ends_with_the_text_of_its_token() {
+        let hash = |text: &str| {
+            let bytes = Sha256::digest(text);
+            bytes
+                .iter()
+                .fold(String::new(), |hash, byte| format!("{hash}{byte:02x}"))
+        };
+        let with = |previous: Option<&str>| {
+            let token = Token::new("ops", &hash("new"), vec![Scope::Read]).unwrap();
+            let token = match previous {
+                Some(previous) => token.with_previous(&hash(previous)).unwrap(),
+                None => token,
+            };
+            Sessions {
+                key: (*b"key").into(),
+                ..Sessions::new(&TokenSet::new(vec![token]), None).unwrap()
+            }
+        };
+        let (before, after) = (with(Some("old")), with(None));
+        let [old, new] = ["old", "new"].map(|text| before.log_in(text, NOW).unwrap());
+        let later = UnixMs::new(NOW.get() + 7_200_000);
+        let renewed = before.check(&old, later).unwrap().renewed.unwrap();
+        assert!(after.check(&new, NOW).is_some());
+        for cookie in [old, renewed] {
+            assert!(before.check(&cookie, later).is_some());
+            assert!(after.check(&cookie, later).is_none());
         }
     }
 

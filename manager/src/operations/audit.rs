@@ -84,6 +84,9 @@ impl From<Audited> for AuditView {
     }
 }
 
+/// The least number of entries that are read at once.
+const READ_AT_ONCE: usize = 100;
+
 /// Returns a page of the audit log: up to `limit` entries before the one that `cursor` names, newest first.
 ///
 /// # Errors
@@ -93,11 +96,29 @@ pub(crate) async fn page(
     cursor: Option<EntryPosition>,
     limit: usize,
 ) -> Result<AuditPage, BrokerError> {
-    let entries = broker.audit_log(cursor, limit).await?;
-    let last = entries.last().filter(|_| entries.len() == limit);
+    let (mut entries, mut before) = (Vec::new(), cursor);
+    loop {
+        let read = broker
+            .audit_log(before, (limit + 1).max(READ_AT_ONCE))
+            .await?;
+        let Some(last) = read.last() else {
+            break;
+        };
+        before = last.id.to_string().parse().ok();
+        // A page says nothing of the entries that the client does not reach, not even how many there are.
+        let reached = read.into_iter().filter(|read| {
+            let topic = Some(read.entry.topic.as_str()).filter(|topic| !topic.is_empty());
+            reaches_named(topic)
+        });
+        entries.extend(reached);
+        if entries.len() > limit {
+            break;
+        }
+    }
+    let has_more = entries.len() > limit;
+    entries.truncate(limit);
+    let last = entries.last().filter(|_| has_more);
     let next = last.map(|last| last.id.to_string());
-    let entries = entries.into_iter().map(AuditView::from);
-    let entries = entries.filter(|entry| reaches_named(entry.topic.as_deref()));
-    let entries = entries.collect();
+    let entries = entries.into_iter().map(AuditView::from).collect();
     Ok(AuditPage { entries, next })
 }

@@ -12,7 +12,7 @@ use lisa_core::broker::{
 use lisa_core::fields;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, Shard, Topic};
-use lisa_service::http::client::reaches;
+use lisa_service::http::client::{reaches, reaches_named};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -306,7 +306,10 @@ async fn make_room(broker: &Broker) -> Result<(), JobError> {
         .await?
         .into_iter()
         .partition(|stored| stored.job.state.is_open());
-    if open.len() >= MAX_RUNNING {
+    let own = open.iter().filter(|stored| reaches(&stored.job.topic));
+    // Teams that share a relay cannot stop the jobs of others.
+    let is_too_much = !reaches_named(None) && own.count() >= MAX_RUNNING / 2;
+    if open.len() >= MAX_RUNNING || is_too_much {
         return Err(JobError::TooMany);
     }
     ended.sort_by(|one, other| other.job.ended_at.cmp(&one.job.ended_at));

@@ -300,10 +300,18 @@ impl Schedules<'_> {
         }
     }
 
-    /// Returns the version at which a schedule may be changed. If the client reaches only some topics, it must not have got another
-    /// topic since it was read.
-    fn unchanged(self, at: Option<u64>, read: &StoredSchedule) -> Option<u64> {
-        at.or_else(|| (!reaches_named(None)).then_some(read.version))
+    /// Returns the version at which a schedule may be changed. If the client reaches only some topics, that is the one which was read: the
+    /// schedule may get a topic of others meanwhile.
+    fn unchanged(
+        at: Option<u64>,
+        name: &ScheduleName,
+        read: &StoredSchedule,
+    ) -> Result<Option<u64>, Problem> {
+        match at {
+            at if reaches_named(None) => Ok(at),
+            Some(at) if at != read.version => Err(other(name, read.version)),
+            _ => Ok(Some(read.version)),
+        }
     }
 
     /// Returns a schedule with its definition.
@@ -346,16 +354,16 @@ impl Schedules<'_> {
         at: Option<u64>,
         action: impl FnOnce(&str) -> Action,
     ) -> Result<(ScheduleDetails, bool), Problem> {
-        self.not_in_file(name)?;
         let before = self.read(name).await?;
         let is_new = before.definition.is_none();
-        let is_reached = is_new || self.is_reached(&before);
+        let is_reached = self.parse(&before).is_none() || self.is_reached(&before);
         if !is_reached || !reaches(&schedule.topic) {
             let whose = if is_reached { "is to send to" } else { "has" };
             let why = format!("schedule {name} {whose} a topic that the token does not reach");
             return Err(Problem::new(ProblemCode::Forbidden, why));
         }
-        let at = self.unchanged(at, &before);
+        self.not_in_file(name)?;
+        let at = Self::unchanged(at, name, &before)?;
         let action = action(if is_new {
             "create_schedule"
         } else {
@@ -396,14 +404,13 @@ impl Schedules<'_> {
         at: Option<u64>,
         action: Action,
     ) -> Result<(), Problem> {
-        self.not_in_file(name)?;
         let before = self.read(name).await?;
         if !self.is_reached(&before) {
             return Err(unknown(name));
         }
-        let remove = self
-            .broker
-            .remove_schedule(name, self.unchanged(at, &before));
+        self.not_in_file(name)?;
+        let at = Self::unchanged(at, name, &before)?;
+        let remove = self.broker.remove_schedule(name, at);
         let action = self.of_topic(action, &before).details(name);
         let removed = action.run(remove, |removed| {
             audit::changed(*removed == ScheduleRemoved::Removed)

@@ -14,7 +14,10 @@ const SCOPES: [&str; 5] = ["send", "read", "operate", "receive", "payload"];
 
 /// Topics of two teams, and tokens of one of them and of the operators, for each scope.
 fn tables() -> String {
-    let mut tables = String::from("[topics.shop-a]\n[topics.bank]\n[topics.bank-2]\n");
+    let mut tables = String::from(
+        "[topics.shop-a]\n[topics.bank]\n[topics.bank-2]\n\
+         [schedules.shop-declared]\ntopic = 'bank'\ncron = '0 0 0 1 1 *'\n",
+    );
     for (team, keys) in [("all", ""), ("shop", "topics = ['shop-*']")] {
         for scope in SCOPES {
             let name = format!("{team}-{scope}");
@@ -155,6 +158,13 @@ async fn no_route_shows_or_changes_what_is_of_another_team() {
 impl Teams {
     async fn schedules_stay_those_of_their_team(&self) {
         let api = self.api("shop-operate");
+        for (method, expected) in [(Method::PUT, 403), (Method::DELETE, 404)] {
+            let schedule = json!({ "topic": "shop-a", "cron": "* * * * * *" });
+            let (status, body) =
+                call(&api, &method, "/v1/schedules/shop-declared", &schedule).await;
+            assert_eq!(status, expected, "{method}: {body}");
+            assert!(!body.contains("configuration"), "{body}");
+        }
         for (name, topic, expected) in [
             ("shop-x", "shop-a", 201),
             ("shop-x", "bank", 403),
@@ -166,6 +176,9 @@ impl Teams {
             let (status, body) = call(&api, &Method::PUT, &path, &schedule).await;
             assert_eq!(status, expected, "{name} to {topic}: {body}");
         }
+        // A page does not say how many entries of others there are.
+        let audit = self.api("shop-read").get_json("/v1/audit?limit=1").await;
+        assert_eq!(audit["entries"][0]["topic"], "shop-a", "{audit}");
         let job = self.api("all-read").get_json("/v1/garbage/jobs").await;
         let jobs = job["jobs"].as_array().expect("jobs");
         let of_bank = jobs.iter().find(|job| job["topic"] == "bank").expect("one");
@@ -184,6 +197,14 @@ async fn metrics_and_the_dashboard_are_for_tokens_without_limits() {
         let (status, body) = call(&teams.api(token), &Method::GET, "/metrics", &json!({})).await;
         assert_eq!(status, expected, "{token}: {body}");
     }
+    let health = teams.victim.api.try_get("/healthz").await;
+    let health = health.expect("an answer").body;
+    assert!(
+        health.contains("recurring") && !health.contains("bank"),
+        "{health}"
+    );
+    let all = teams.api("all-read").get("/healthz").await.body;
+    assert!(all.contains("recurring:bank"), "{all}");
     let stranger = teams
         .victim
         .api

@@ -16,7 +16,7 @@ use super::{
     SubscriptionGroup, listener, schedules, secret_file, sources, topics,
 };
 use crate::callbacks::CallbackTopics;
-use crate::http::auth::{Reach, Scope, Token, TokenSet, check_listener};
+use crate::http::auth::{Reach, Scope, Token, TokenSet, check_listener, parse_hex};
 use crate::http::tls::ClientName;
 use crate::settings::Settings as _;
 use lisa_core::fields::{Any, Field, Reader as _, Value as _, within};
@@ -246,7 +246,6 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
             "Likewise, the schedules of these topics that it reaches, by their own names. By default, the names in `topics`.",
         ),
     };
-    reach.schedules = reach.schedules.or_else(|| reach.topics.clone());
     for (key, patterns) in [
         ("topics", &reach.topics),
         ("groups", &reach.groups),
@@ -257,6 +256,17 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
                 key,
                 "must have at least one name; without the key, the token reaches all",
             );
+        }
+    }
+    reach.schedules = reach.schedules.or_else(|| reach.topics.clone());
+    for (key, hash) in [("sha256", &hash), ("previous_sha256", &previous)] {
+        let mut others = others.iter().flat_map(Token::hashes);
+        if hash
+            .as_ref()
+            .and_then(|hash| parse_hex(&hash.0))
+            .is_some_and(|hash| others.any(|other| *other == hash))
+        {
+            row.reject(key, "another token has this SHA-256");
         }
     }
     if name

@@ -117,11 +117,16 @@ pub fn is_admitted() -> bool {
 }
 
 /// Returns true while a request is answered whose token has the scope `read`, or if no tokens are configured.
-///
-/// An error may only then name topics, groups or messages that the request did not name.
 #[must_use]
 pub fn may_read() -> bool {
     ADMITTED.try_with(|client| client.may_read).unwrap_or(false)
+}
+
+/// Returns true if an error may name topics, groups or messages that the request did not name: the client may read, and reaches
+/// everything.
+#[must_use]
+pub fn may_learn_names() -> bool {
+    may_read() && !reach().is_limited()
 }
 
 /// Returns what the client whose request is being answered reaches. Where no request is answered, that is all.

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use lisa_core::broker::{Broker, BrokerError};
 use lisa_core::redis::ConnectionErrorKind;
 
-use super::client::may_read;
+use super::client::may_learn_names;
 use super::problem::{Problem, ProblemCode};
 
 impl Problem {
@@ -18,7 +18,7 @@ impl Problem {
     /// Converts a failure of the broker. One about an unknown topic suggests the nearest known topic, if the client may read.
     pub fn suggesting_topic(error: BrokerError, broker: &Broker) -> Self {
         match &error {
-            BrokerError::UnknownTopic(topic) if may_read() => {
+            BrokerError::UnknownTopic(topic) if may_learn_names() => {
                 let help = match broker.suggest_topic(topic) {
                     none if none.is_empty() => {
                         format!(

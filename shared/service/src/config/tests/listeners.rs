@@ -127,7 +127,10 @@ fn a_token_has_a_hash_or_the_name_of_a_client_or_both() {
     let tokens = [
         token("a", "client_name = 'A.internal'"),
         token("b", &hash),
-        token("c", &format!("{hash}\nclient_name = 'c.internal'")),
+        token(
+            "c",
+            &format!("sha256 = '{}'\nclient_name = 'c.internal'", "0".repeat(64)),
+        ),
     ];
     let loaded = load(&tokens.concat()).unwrap();
     let read: Vec<_> = { loaded.config.auth.tokens.iter() }

@@ -136,8 +136,13 @@ fn limits_of_a_token_that_mean_nothing_are_refused() {
         ("expires = '2027'", "is not an instant"),
         ("expires = 2027-01-01", "is not an instant"),
         ("previous_sha256 = 'abc'", "64 hexadecimal digits"),
+        (
+            "[[auth.tokens]]\nname = 'b'\nscopes = ['read']\nclient_name = 'b'\nprevious_sha256 = '{SHA}'",
+            "another token has this SHA-256",
+        ),
     ] {
-        let problems = problems(with_keys(keys)).concat();
+        let keys = keys.replace("{SHA}", SHA);
+        let problems = problems(with_keys(&keys)).concat();
         assert!(problems.contains(part), "{keys}: {problems}");
     }
 }
