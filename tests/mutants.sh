@@ -320,7 +320,7 @@ schedule that makes up for its pause|pause_schedule.lua|if time and (tonumber(ti
 schedule taken twice|take_fires.lua|whole(now + lease), schedule)|whole(now), schedule)
 schedules taken without a bound of bytes|take_fires.lua|if bytes <= 0 then|if false then
 schedule noted by an old definition|note_fires.lua|if is_same or not is_stored then|if true then
-schedule that comes back after its removal|note_fires.lua|'ZADD', FIRES, 'XX', take|'ZADD', FIRES, take
+schedule that comes back from its pause|note_fires.lua|'ZADD', FIRES, 'XX', take|'ZADD', FIRES, take
 schedule whose missed times count twice|note_fires.lua|elseif outcome ~= 'ask' and time > noted then|elseif outcome ~= 'ask' then
 schedule whose error stays|note_fires.lua|failed = error == '' and 0 or|failed = error == '' and tonumber(failed) or
 schedule that fails after a success|note_fires.lua|      if time > noted then\n        note_faults|      if true then\n        note_faults

@@ -119,8 +119,33 @@ async fn a_removed_schedule_leaves_nothing() {
         .unwrap();
     let stored = read(&relay, "a").await;
     assert!(stored.paused.is_some() && stored.faults.error.is_some());
-    broker.remove_schedule(&name("a"), None).await.unwrap();
+    // A pause also removes its times.
+    create(&relay, "b").await;
+    for schedule in ["a", "b"] {
+        let removed = broker.remove_schedule(&name(schedule), None).await;
+        assert_eq!(removed.unwrap(), ScheduleRemoved::Removed);
+    }
     assert_eq!(relay.snapshot().await, empty);
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_schedule_that_is_paused_while_a_manager_sends_for_it_is_not_taken_again() {
+    let relay = Relay::start("schedules").await;
+    let (schedule, version) = (name("a"), create(&relay, "a").await);
+    let taken = take(&relay).await;
+    assert_eq!(names(&taken), ["a"]);
+    let paused = relay.broker().pause_schedule(&schedule, true, false).await;
+    assert_eq!(paused.unwrap(), Some(true));
+    let fired = Fired {
+        result: Some(FireResult::Sent(taken.now.plus(LEASE))),
+        take: Some(taken.now),
+        ..Fired::ask(&schedule, FiredOf::Version(version))
+    };
+    let noted = relay.broker().note_fires(&[fired]).await.unwrap();
+    assert!(noted[0].done.is_some() && noted[0].is_paused);
+    relay.step(120_000);
+    assert!(names(&take(&relay).await).is_empty());
     relay.assert_drained().await;
 }
 
