@@ -527,6 +527,13 @@ async fn a_batch_fails_only_where_a_message_is_wrong() {
     };
     assert_eq!(ids("Successful"), ["good", "later"]);
     assert_eq!(ids("Failed"), ["empty", "long"]);
+    let entries = json!([
+        {"Id": "good", "MessageBody": "x", "MessageGroupId": "g"},
+        {"Id": "none", "MessageBody": "y"},
+    ]);
+    let without_group = of("t.fifo", json!({ "Entries": entries }));
+    let refused = call(site.api(0), "SendMessageBatch", without_group).await;
+    refused.fails("MissingParameter");
     let counts =
         json!({"AttributeNames": ["ApproximateNumberOfMessagesDelayed", "MaximumMessageSize"]});
     let counts = call(site.api(1), "GetQueueAttributes", of("t", counts))
