@@ -210,7 +210,7 @@ impl Scaler {
                 let checked = self.tokens.check(token, Scope::Read);
                 Some(checked.map_err(|denied| match denied {
                     Denied::Unknown => Status::unauthenticated("metadata.token: unknown token"),
-                    Denied::Expired => Status::unauthenticated("metadata.token: it has expired"),
+                    Denied::Expired => Status::unauthenticated("metadata.token: the token has expired"),
                     Denied::Scope(_) | Denied::Reach(_) => Status::permission_denied(
                         "metadata.token: the token lacks the scope `read`, which the scaler requires",
                     ),

@@ -280,14 +280,14 @@ async fn admit<'a>(
         }
         let (group, reach) = (&service.options.group, token.reach());
         let is_reached = match known {
-            // It removes messages that wait for all groups.
+            // A purge removes waiting messages of all groups.
             Some(("PurgeQueue", ..)) => reach.groups.is_none(),
             Some((_, Some(Scope::Receive | Scope::Operate), _)) => reach.has_group(group),
             _ => true,
         };
         if !is_reached {
             let message =
-                format!("The token reaches only some groups, and not all that {action} is about.");
+                format!("The token is limited to some groups, and {action} requires others.");
             return Err(SqsError::new(Kind::AccessDenied, message));
         }
     }

@@ -38,7 +38,7 @@ fields! {
     responses((status = 200, description = "The number of matching messages, with `dry_run`", body = Counted),
         (status = 202, description = "The job, which a manager runs", body = GarbageJob),
         (status = 404, description = "unknown_topic, or not_found: no such group"),
-        (status = 409, description = "busy: 10 garbage jobs are running")))]
+        (status = 409, description = "busy: too many garbage jobs are running")))]
 pub(super) async fn start(
     With(api): With<Api>,
     Path(path): Path<GroupPath>,
@@ -85,7 +85,7 @@ pub(super) async fn stop(
     With(api): With<Api>,
     Path(id): Path<String>,
 ) -> Result<Json<GarbageJob>, Problem> {
-    // What does not exist is not recorded: that could push everything else out of the audit log.
+    // Unknown ids are not recorded: they could push all other entries out of the audit log.
     let jobs = garbage_jobs::list(&api.broker).await?;
     let job = jobs.into_iter().find(|job| job.id == id);
     let job = job.ok_or_else(|| refused(JobError::Unknown(id.clone())))?;

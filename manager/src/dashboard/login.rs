@@ -121,7 +121,7 @@ pub(super) async fn log_in(
     // A right token always counts, or a stranger behind the same proxy could lock everyone out.
     let Some(value) = sessions.log_in(token, dashboard.broker().now()) else {
         let (error, status) = if sessions.is_limited(token) {
-            let error = "This token reaches only some topics, and the dashboard shows all.";
+            let error = "This token is limited. Log in with one that has no limits.";
             (error, StatusCode::FORBIDDEN)
         } else if sessions.is_locked_out(peer) {
             let error = "Too many failed attempts from this address. Wait a minute.";

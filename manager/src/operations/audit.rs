@@ -84,7 +84,7 @@ impl From<Audited> for AuditView {
     }
 }
 
-/// The least number of entries that are read at once.
+/// The minimum number of entries per read.
 const READ_AT_ONCE: usize = 100;
 
 /// Returns a page of the audit log: up to `limit` entries before the one that `cursor` names, newest first.
@@ -105,7 +105,7 @@ pub(crate) async fn page(
             break;
         };
         before = last.id.to_string().parse().ok();
-        // A page says nothing of the entries that the client does not reach, not even how many there are.
+        // A page reveals nothing about entries that the client does not reach, not even their number.
         let reached = read.into_iter().filter(|read| {
             let topic = Some(read.entry.topic.as_str()).filter(|topic| !topic.is_empty());
             reaches_named(topic)

@@ -144,7 +144,7 @@ pub(crate) struct NewJob {
 pub(crate) enum JobError {
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    #[error("{MAX_RUNNING} garbage jobs are running, which is the limit; stop one, or wait")]
+    #[error("too many garbage jobs are running: wait, or stop one")]
     TooMany,
     #[error("no garbage job {0}")]
     Unknown(String),
@@ -307,7 +307,7 @@ async fn make_room(broker: &Broker) -> Result<(), JobError> {
         .into_iter()
         .partition(|stored| stored.job.state.is_open());
     let own = open.iter().filter(|stored| reaches(&stored.job.topic));
-    // Teams that share a relay cannot stop the jobs of others.
+    // A team cannot stop another team's jobs, so it must not take every slot.
     let is_too_much = !reaches_named(None) && own.count() >= MAX_RUNNING / 2;
     if open.len() >= MAX_RUNNING || is_too_much {
         return Err(JobError::TooMany);

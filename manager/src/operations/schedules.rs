@@ -243,7 +243,7 @@ impl Schedules<'_> {
                     schedule: stored.name,
                     error,
                 }),
-                // Of an unknown topic, or removed meanwhile.
+                // Cannot be read, or removed in the meantime.
                 Some(Err(_)) | None => {}
             }
         }
@@ -284,7 +284,7 @@ impl Schedules<'_> {
         }
     }
 
-    /// Returns true if the client reaches the topic of a stored schedule. One that cannot be read has any topic.
+    /// Returns true if the client reaches the topic of a stored schedule. One that cannot be read may have any topic, so the client must reach all.
     fn is_reached(self, stored: &StoredSchedule) -> bool {
         match self.parse(stored) {
             Some(Ok((schedule, _))) => reaches(&schedule.topic),
@@ -292,7 +292,7 @@ impl Schedules<'_> {
         }
     }
 
-    /// Names the topic of a stored schedule in the audit log: who reaches only some topics sees the entries of those.
+    /// Names the topic of a stored schedule in the audit log, so that clients limited to that topic see the entry.
     fn of_topic(self, action: Action, stored: &StoredSchedule) -> Action {
         match self.parse(stored) {
             Some(Ok((schedule, _))) => action.topic(&schedule.topic),
@@ -300,8 +300,8 @@ impl Schedules<'_> {
         }
     }
 
-    /// Returns the version at which a schedule may be changed. If the client reaches only some topics, that is the one which was read: the
-    /// schedule may get a topic of others meanwhile.
+    /// Returns the version at which a schedule may be changed. For a client limited to some topics, this is the version that was read,
+    /// because the schedule may get another team's topic in the meantime.
     fn unchanged(
         at: Option<u64>,
         name: &ScheduleName,
@@ -358,8 +358,10 @@ impl Schedules<'_> {
         let is_new = before.definition.is_none();
         let is_reached = self.parse(&before).is_none() || self.is_reached(&before);
         if !is_reached || !reaches(&schedule.topic) {
-            let whose = if is_reached { "is to send to" } else { "has" };
-            let why = format!("schedule {name} {whose} a topic that the token does not reach");
+            let why = match is_reached {
+                true => format!("the token does not reach the topic {}", schedule.topic),
+                false => format!("the token does not reach the topic of schedule {name}"),
+            };
             return Err(Problem::new(ProblemCode::Forbidden, why));
         }
         self.not_in_file(name)?;

@@ -155,7 +155,7 @@ pub(super) async fn registered(broker: &Broker) -> Result<Vec<Arc<TopicHandle>>,
     Ok(topics)
 }
 
-/// Returns those of them that cannot be read, each with the error.
+/// Returns the topics that the client reaches and that cannot be read, each with its error.
 pub(super) fn unreadable(broker: &Broker) -> BTreeMap<String, String> {
     let mut topics = broker.unreadable_topics();
     topics.retain(|name, _| reaches_named(Some(name)));

@@ -123,12 +123,12 @@ name!(
 );
 
 name!(
-    /// The name of topics or groups, or, with `*` at its end, the start of their names.
-    NamePattern, "pattern of names", "[A-Za-z0-9._-]{0,80}[*]?",
+    /// A pattern for names of topics, groups or schedules: a name, or a prefix followed by `*`.
+    NamePattern, "pattern of names", "[A-Za-z0-9._-]{0,79}[A-Za-z0-9._*-]",
     |text| {
         let stem = text.strip_suffix('*').unwrap_or(text);
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        !text.is_empty() && stem.len() <= MAX_TOPIC && stem.bytes().all(is_plain)
+        (1..=MAX_TOPIC).contains(&text.len()) && stem.bytes().all(is_plain)
     }
 );
 

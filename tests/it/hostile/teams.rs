@@ -132,7 +132,7 @@ async fn no_route_shows_or_changes_what_is_of_another_team() {
                 assert_eq!(status, 404, "{about}");
             } else {
                 assert_eq!(status, 403, "{about}");
-                assert!(body.contains("the token reaches only the "), "{about}");
+                assert!(body.contains("the token is limited to the "), "{about}");
             }
         }
         for (method, path) in routes_of(&description, &parts("shop-a", "shop-of-bank")) {
@@ -218,10 +218,7 @@ async fn metrics_and_the_dashboard_are_for_tokens_without_limits() {
         let login = login.body(format!("token={token}")).send().await.unwrap();
         assert_eq!(login.status(), expected, "{token}");
         let body = login.text().await.unwrap();
-        assert_eq!(
-            body.contains("reaches only some topics"),
-            token == "shop-read"
-        );
+        assert_eq!(body.contains("token is limited"), token == "shop-read");
     }
 }
 

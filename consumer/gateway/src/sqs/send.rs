@@ -163,7 +163,7 @@ struct Results<'a> {
 pub(super) async fn send_batch(call: &Call<'_>, request: SendBatch) -> Result<Response, SqsError> {
     let queue = call.queue(request.queue_url.as_deref()).await?;
     check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
-    // As SQS, which refuses the whole batch for this.
+    // Like SQS, refuse the whole batch.
     let lacks_group = |entry: &Message| entry.message_group_id.is_none();
     if queue.is_fifo() && request.entries.iter().any(lacks_group) {
         return Err(SqsError::missing("MessageGroupId"));

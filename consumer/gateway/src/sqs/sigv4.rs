@@ -123,7 +123,7 @@ impl<'a> Authorization<'a> {
             .filter(|token| token.aws_secret().is_some())
             .ok_or_else(|| {
                 let message =
-                    "The access key id is not the name of a token with an aws_secret_file.";
+                    "The access key id is not the name of a valid token with an aws_secret_file.";
                 SqsError::new(Kind::InvalidClientTokenId, message)
             })
     }

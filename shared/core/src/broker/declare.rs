@@ -9,7 +9,7 @@ use crate::keys::ShardKeys;
 use crate::scripts::{self, DeclareMode, DeclareReply, Declared};
 use crate::topic::{Group, Shard, Topic, TopicSettings};
 
-/// The most tries of a declaration: with other shards, and with another number of them.
+/// The maximum number of attempts: a topic may turn out to be on other shards, or on another number of them.
 const MOST_TRIES: u8 = 3;
 
 /// The treatment of settings that Redis already holds.

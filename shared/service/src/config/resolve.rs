@@ -205,7 +205,7 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
     );
     let previous: Option<Hash> = row.optional(
         "previous_sha256",
-        "The SHA-256 of the text that the token had before: both are accepted, until clients have changed to the new one.",
+        "The SHA-256 of the token's previous text, in hexadecimal. Both texts are accepted until this key is removed.",
     );
     let client_name: Option<ClientName> = row.optional(
         "client_name",
@@ -230,20 +230,20 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
     );
     let expires: Option<UnixMs> = row.optional(
         "expires",
-        "The time from which the token is not accepted, by the clock of each machine.",
+        "The time from which the token is refused, by the clock of each machine. By default, never.",
     );
     let mut reach = Reach {
         topics: row.optional(
             "topics",
-            "The topics that the token reaches, each a name, or the start of names with `*` after it. By default, all.",
+            "The topics that the token reaches, each a name, or a prefix followed by `*`. By default, all.",
         ),
         groups: row.optional(
             "groups",
-            "Likewise, the groups of these topics that it reaches. By default, all.",
+            "The groups that the token reaches on these topics, in the same form. By default, all.",
         ),
         schedules: row.optional(
             "schedules",
-            "Likewise, the schedules of these topics that it reaches, by their own names. By default, the names in `topics`.",
+            "The schedules that the token reaches, by name, in the same form; their topics must be reached, too. By default, the names in `topics`.",
         ),
     };
     for (key, patterns) in [
@@ -252,10 +252,7 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
         ("schedules", &reach.schedules),
     ] {
         if patterns.as_ref().is_some_and(Vec::is_empty) {
-            row.reject(
-                key,
-                "must have at least one name; without the key, the token reaches all",
-            );
+            row.reject(key, "must have at least one name, or be omitted");
         }
     }
     reach.schedules = reach.schedules.or_else(|| reach.topics.clone());

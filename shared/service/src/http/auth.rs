@@ -123,7 +123,7 @@ impl Token {
         })
     }
 
-    /// Also accepts the text that had this SHA-256, in hexadecimal, while clients change to the new one.
+    /// Also accepts the text with this SHA-256, in hexadecimal, while clients change to the new one.
     ///
     /// # Errors
     /// The hash is unusable.
@@ -154,7 +154,7 @@ impl Token {
             .is_some_and(|at| u64::try_from(now).is_ok_and(|now| at.get() <= now))
     }
 
-    /// Limits the token to some topics or groups.
+    /// Limits the token to some topics, groups or schedules.
     #[must_use]
     pub fn with_reach(self, reach: Reach) -> Self {
         Self {
@@ -163,7 +163,7 @@ impl Token {
         }
     }
 
-    /// Returns the topics and groups that the token reaches.
+    /// Returns what the token reaches.
     #[must_use]
     pub fn reach(&self) -> &Arc<Reach> {
         &self.reach
@@ -220,8 +220,7 @@ impl Token {
         &self.name
     }
 
-    /// Returns the SHA-256 of the texts of the token: of the newest one, and of the previous one. Never show them: they prove who
-    /// made a session, and they are constant.
+    /// Returns the SHA-256 of the token's current and previous text. Never show them: they authenticate sessions.
     pub fn hashes(&self) -> impl Iterator<Item = &[u8; 32]> {
         self.sha256.iter().chain(&self.previous_sha256)
     }
@@ -328,7 +327,7 @@ impl TokenSet {
     /// Returns the presented token if it is configured and has the scope.
     ///
     /// # Errors
-    /// The token is unknown or lacks the scope.
+    /// The token is unknown, has expired, or lacks the scope.
     pub fn check(&self, presented: &str, scope: Scope) -> Result<&Token, Denied> {
         match self.known(presented) {
             None => Err(Denied::Unknown),
@@ -365,7 +364,7 @@ impl TokenSet {
         named.filter(|token| !token.has_expired())
     }
 
-    /// Returns true if a token is limited to some topics or groups.
+    /// Returns true if a token is limited.
     #[must_use]
     pub fn has_limited(&self) -> bool {
         self.tokens.iter().any(|token| token.reach.is_limited())

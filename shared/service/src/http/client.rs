@@ -129,7 +129,7 @@ pub fn may_learn_names() -> bool {
     may_read() && !reach().is_limited()
 }
 
-/// Returns what the client whose request is being answered reaches. Where no request is answered, that is all.
+/// Returns what the client whose request is being answered reaches. Outside a request, that is everything.
 #[must_use]
 pub fn reach() -> Arc<Reach> {
     let reach = ADMITTED.try_with(|client| client.reach.clone());

@@ -330,7 +330,7 @@ fn responses(route: &mut Value) {
         ),
         (
             "403",
-            "forbidden: the token lacks the scope, or does not reach the topic, group or schedule; without tokens, cross_site: a page of another origin may have sent \
+            "forbidden: the token lacks the scope, or does not reach all that the route covers; without tokens, cross_site: a page of another origin may have sent \
              the request, or host_not_allowed: see auth.allowed_hosts",
         ),
         ("500", "internal: a defect; see the server's log"),

@@ -38,7 +38,7 @@ pub struct Hindrances {
 }
 
 /// The replacement for text that only holders of a token may see.
-const HIDDEN: &str = "hidden: use a token with scope read, or see the log";
+const HIDDEN: &str = "hidden: use a token with scope read that reaches all topics, or see the log";
 
 /// The reason of a draining process; not a secret.
 const DRAINING: &str = "draining";
@@ -75,7 +75,7 @@ impl Errors {
         }
     }
 
-    /// Returns true if teams share the relay: then the names of tasks show topics of others.
+    /// Returns true if a token is limited: the names of tasks then reveal the topics of other teams.
     fn hide_names(&self) -> bool {
         matches!(self, Self::Guarded(tokens) if tokens.has_limited())
     }
@@ -156,7 +156,7 @@ async fn readyz(State(ops): State<Ops>, request: Request) -> Response {
     answer(ready, json!({ "ready": ready, "reasons": reasons }))
 }
 
-/// If teams share the relay, the names of all topics are for a token that reaches all of them.
+/// Once a token is limited, requires one that reaches all topics: the metrics name them all.
 async fn scrape(State(ops): State<Ops>, request: Request) -> Response {
     if let Errors::Guarded(tokens) = &ops.errors
         && ops.errors.hide_names()
@@ -261,7 +261,9 @@ mod tests {
             let about = format!("{address} {tokens:?} {presented:?}");
             let reasons = match is_shown {
                 true => r#""redis: NOPERM of relay@10.9.8.7","suspect order-7 waits""#,
-                false => r#""hidden: use a token with scope read, or see the log""#,
+                false => {
+                    r#""hidden: use a token with scope read that reaches all topics, or see the log""#
+                }
             };
             let body = format!(r#"{{"ready":false,"reasons":[{reasons}]}}"#);
             assert_eq!(readyz(&router, presented).await, (503, body), "{about}");

@@ -69,7 +69,7 @@ pub enum ProblemCode {
     Unauthorized,
     /// The token of a delivery is malformed, was altered, or was not made by a gateway of this relay.
     InvalidDeliveryToken,
-    /// The token lacks the scope that the route requires, or does not reach its topic.
+    /// The token lacks the scope that the route requires, or does not reach what the request is about.
     Forbidden,
     /// A page of another origin may have sent the request.
     CrossSite,

@@ -175,7 +175,7 @@ async fn a_limited_token_reaches_only_its_queues() {
     for action in ["ReceiveMessage", "PurgeQueue"] {
         let text = call("other", action, of("bank", json!({}))).await;
         let text = text.fails("AccessDenied");
-        assert!(text.contains("only some groups"), "{text}");
+        assert!(text.contains("limited to some groups"), "{text}");
     }
     let expired = call("late", "ListQueues", json!({})).await;
     expired.fails("InvalidClientTokenId");

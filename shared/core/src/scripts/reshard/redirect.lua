@@ -3,11 +3,11 @@
 --
 -- KEYS[1] conf     hash    gets next
 -- ARGV[1] next     number  the shard to ask next
--- ARGV[2] restores flag    1 to restore a topic that is gone: only if its first shard neither is declared nor redirects
+-- ARGV[2] restores flag    1 to restore a lost topic: writes only if this shard is not declared and does not redirect yet
 --
--- Returns 'redirected' and the shard to ask next, which is 0 if this one is declared.
+-- Returns 'redirected' and the shard to ask next, or 0 if this one does not redirect.
 -- Cost O(1).
--- Safe to repeat, even late: it leads to newer shards only. Of all processes that restore a topic, the first decides where.
+-- Safe to repeat, even late: it leads to newer shards only. Of the processes that restore a topic, the first decides on which shards.
 local CONF = KEYS[1]
 local next, restores = tonumber(ARGV[1]), ARGV[2] == '1'
 

@@ -1,7 +1,7 @@
-//! The topics and groups that a token reaches, where several teams share a relay.
+//! The topics, groups and schedules that a token reaches, where several teams share a relay.
 //!
 //! A route with a topic in its path is refused if the token does not reach that topic. Any other route is refused unless its handler
-//! leaves out what the token does not reach: so a new route shows nothing until it does.
+//! filters by what the token reaches. A new route is therefore refused until it is listed in [`LIMITED`].
 
 use lisa_core::percent;
 use lisa_core::topic::{Group, NamePattern, ScheduleName, Topic};
@@ -21,7 +21,7 @@ const LIMITED: [&str; 9] = [
     "/v1/garbage/jobs/{id}/stop",
 ];
 
-/// The topics and groups that a token reaches. By default, all.
+/// The topics, groups and schedules that a token reaches. By default, all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     /// The topics; `None` for all.
@@ -33,7 +33,7 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Returns true if there are topics or groups that it does not have.
+    /// Returns true if any limit is configured, even `*`.
     #[must_use]
     pub fn is_limited(&self) -> bool {
         self.topics.is_some() || self.groups.is_some() || self.schedules.is_some()
@@ -51,7 +51,7 @@ impl Reach {
         matches(self.groups.as_ref(), group.as_str())
     }
 
-    /// Returns true if it has the schedule, if that is of a topic that it has.
+    /// Returns true if it has the schedule by its name. Its topic is checked separately.
     #[must_use]
     pub fn has_schedule(&self, schedule: &ScheduleName) -> bool {
         matches(self.schedules.as_ref(), schedule.as_str())
@@ -71,7 +71,7 @@ impl Reach {
     }
 
     /// Returns the reason why a request for a route is refused, if it is. `route` is the pattern of the route, as
-    /// `/v1/topics/{topic}`; without one, the request is for none.
+    /// `/v1/topics/{topic}`; `None` if the request matches no route.
     pub(super) fn refusal(&self, scope: Scope, route: Option<&str>, path: &str) -> Option<String> {
         if !self.is_limited() {
             return None;
@@ -107,14 +107,14 @@ fn only(
     let why = match given {
         Some(name) if !matches(patterns, &name) => String::new(),
         None if patterns.is_some() && !is_limited => {
-            format!(", and this route is about all {what}")
+            format!("; this route covers all {what}")
         }
         _ => return None,
     };
     let names = patterns.into_iter().flatten().map(NamePattern::as_str);
     let names: Vec<_> = names.collect();
     Some(format!(
-        "the token reaches only the {what} {}{why}",
+        "the token is limited to the {what} {}{why}",
         names.join(", ")
     ))
 }
@@ -150,7 +150,7 @@ mod tests {
             let path = format!("/v1/topics/{topic}/messages:batch");
             assert_eq!(refusal(route, &path).is_none(), is_reached, "{topic}");
         }
-        let only = "the token reaches only the topics shop-*, mail";
+        let only = "the token is limited to the topics shop-*, mail";
         let why = refusal("/v1/topics/{topic}", "/v1/topics/bank");
         assert_eq!(why.as_deref(), Some(only));
         assert_eq!(refusal("/v1/topics", "/v1/topics"), None);
@@ -161,7 +161,7 @@ mod tests {
             )
         };
         assert_eq!(run("shop-daily"), None);
-        let why = "the token reaches only the schedules shop-*";
+        let why = "the token is limited to the schedules shop-*";
         assert_eq!(run("daily").as_deref(), Some(why));
         assert_eq!(reach.starts_of_schedules(""), ["shop-"]);
         assert_eq!(reach.starts_of_schedules("sh"), ["shop-"]);
@@ -175,7 +175,7 @@ mod tests {
             "/v1/unknown",
         ] {
             let why = refusal(route, route).unwrap();
-            assert_eq!(why, format!("{only}, and this route is about all topics"));
+            assert_eq!(why, format!("{only}; this route covers all topics"));
         }
         assert!(reach.refusal(Scope::Send, None, "/v1/topics").is_some());
     }
@@ -196,11 +196,15 @@ mod tests {
             reach.refusal(Scope::Receive, Some(one), &path)
         };
         assert_eq!(pull("billing"), None);
-        assert!(pull("other").unwrap().contains("only the groups billing"));
+        assert!(
+            pull("other")
+                .unwrap()
+                .contains("limited to the groups billing")
+        );
         let of = |scope| reach.refusal(scope, Some(all), "/v1/topics/t/pause");
         assert_eq!(of(Scope::Send), None);
         assert_eq!(of(Scope::Read), None);
-        assert!(of(Scope::Operate).unwrap().contains("about all groups"));
+        assert!(of(Scope::Operate).unwrap().contains("covers all groups"));
         assert_eq!(Reach::default().refusal(Scope::Operate, None, ""), None);
     }
 }
