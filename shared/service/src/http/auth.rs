@@ -4,8 +4,8 @@
 //! but never tokens or hashes.
 
 mod reach;
+mod token;
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,17 +17,17 @@ use axum::http::{HeaderMap, HeaderValue, Request};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::{Either, Ready, ready};
 use lisa_core::names::words;
-use lisa_core::secret::Secret;
-use lisa_core::time::UnixMs;
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 use tokio::task::futures::TaskLocalFuture;
 use tower::{Layer, Service};
 
 pub use self::reach::Reach;
+pub(crate) use self::token::parse_hex;
+pub use self::token::{Token, TokenError};
 use super::client::Admitted;
 use super::problem::{Problem, ProblemCode};
-use super::tls::{self, ClientCertificate, ClientName};
+use super::tls::{self, ClientCertificate};
 
 words!(
     /// A permission of a token. No scope includes another.
@@ -44,201 +44,6 @@ words!(
         Payload = "payload",
     }
 );
-
-/// A configured token.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token {
-    name: String,
-    sha256: Option<[u8; 32]>,
-    previous_sha256: Option<[u8; 32]>,
-    client_name: Option<ClientName>,
-    scopes: Vec<Scope>,
-    aws_secret: Option<Secret>,
-    expires: Option<UnixMs>,
-    reach: Arc<Reach>,
-}
-
-/// The reason why a configured token is unusable.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TokenError {
-    /// The name is empty or longer than 64 characters.
-    #[error("a token's name must have 1 to 64 characters")]
-    Name,
-    /// The hash is not 64 hexadecimal digits.
-    #[error("sha256 of token {name} must have 64 hexadecimal digits")]
-    Sha256 {
-        /// The token's name.
-        name: String,
-    },
-    /// The token has no scope, so it would be useless.
-    #[error("token {name} has no scope: expected send, read, operate, receive or payload")]
-    NoScope {
-        /// The token's name.
-        name: String,
-    },
-}
-
-impl Token {
-    /// Creates a token from the SHA-256 of its text, in hexadecimal.
-    ///
-    /// # Errors
-    /// The name, the hash or the scopes are unusable.
-    pub fn new(
-        name: impl Into<String>,
-        sha256: &str,
-        scopes: Vec<Scope>,
-    ) -> Result<Self, TokenError> {
-        let name = name.into();
-        let Some(sha256) = parse_hex(sha256) else {
-            return Err(TokenError::Sha256 { name });
-        };
-        let token = Self::without_text(name, scopes)?;
-        Ok(Self {
-            sha256: Some(sha256),
-            ..token
-        })
-    }
-
-    /// Creates a token that no text presents, only a client certificate: see [`Token::with_client_name`].
-    ///
-    /// # Errors
-    /// The name or the scopes are unusable.
-    pub fn without_text(name: impl Into<String>, scopes: Vec<Scope>) -> Result<Self, TokenError> {
-        let name = name.into();
-        if !(1..=64).contains(&name.chars().count()) {
-            return Err(TokenError::Name);
-        }
-        if scopes.is_empty() {
-            return Err(TokenError::NoScope { name });
-        }
-        Ok(Self {
-            name,
-            sha256: None,
-            previous_sha256: None,
-            client_name: None,
-            scopes,
-            aws_secret: None,
-            expires: None,
-            reach: Arc::default(),
-        })
-    }
-
-    /// Also accepts the text with this SHA-256, in hexadecimal, while clients change to the new one.
-    ///
-    /// # Errors
-    /// The hash is unusable.
-    pub fn with_previous(self, sha256: &str) -> Result<Self, TokenError> {
-        let Some(previous) = parse_hex(sha256) else {
-            return Err(TokenError::Sha256 { name: self.name });
-        };
-        Ok(Self {
-            previous_sha256: Some(previous),
-            ..self
-        })
-    }
-
-    /// Sets the time from which the token is not accepted, by the clock of this machine.
-    #[must_use]
-    pub fn with_expiry(self, at: Option<UnixMs>) -> Self {
-        Self {
-            expires: at,
-            ..self
-        }
-    }
-
-    /// Returns true if the token is no longer accepted.
-    #[must_use]
-    pub fn has_expired(&self) -> bool {
-        let now = jiff::Timestamp::now().as_millisecond();
-        self.expires
-            .is_some_and(|at| u64::try_from(now).is_ok_and(|now| at.get() <= now))
-    }
-
-    /// Limits the token to some topics, groups or schedules.
-    #[must_use]
-    pub fn with_reach(self, reach: Reach) -> Self {
-        Self {
-            reach: Arc::new(reach),
-            ..self
-        }
-    }
-
-    /// Returns what the token reaches.
-    #[must_use]
-    pub fn reach(&self) -> &Arc<Reach> {
-        &self.reach
-    }
-
-    /// Sets the name in the client certificates that present this token.
-    #[must_use]
-    pub fn with_client_name(self, name: Option<ClientName>) -> Self {
-        Self {
-            client_name: name,
-            ..self
-        }
-    }
-
-    /// Returns the name in the client certificates that present this token.
-    #[must_use]
-    pub fn client_name(&self) -> Option<&ClientName> {
-        self.client_name.as_ref()
-    }
-
-    /// Sets the secret key with which clients sign requests in the manner of AWS (SigV4). The name of the token is then their
-    /// access key id.
-    #[must_use]
-    pub fn with_aws_secret(mut self, secret: Secret) -> Self {
-        self.aws_secret = Some(secret);
-        self
-    }
-
-    /// Returns the secret key of signed requests, if there is one.
-    #[must_use]
-    pub fn aws_secret(&self) -> Option<&Secret> {
-        self.aws_secret.as_ref()
-    }
-
-    /// Returns true if the token has the scope.
-    #[must_use]
-    pub fn has(&self, scope: Scope) -> bool {
-        self.scopes.contains(&scope)
-    }
-
-    /// Returns the client with this token; `None` if no tokens are configured.
-    #[must_use]
-    pub fn admitted(token: Option<&Self>) -> Admitted {
-        let Some(token) = token else {
-            return Admitted::new(true, None);
-        };
-        let may_read = token.has(Scope::Read);
-        Admitted::new(may_read, Some(token.name().into())).within(&token.reach)
-    }
-
-    /// Returns the token's name, as it appears in logs.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns the SHA-256 of the token's current and previous text. Never show them: they authenticate sessions.
-    pub fn hashes(&self) -> impl Iterator<Item = &[u8; 32]> {
-        self.sha256.iter().chain(&self.previous_sha256)
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Token")
-            .field("name", &self.name)
-            .field("sha256", &self.sha256.map(|_| "<redacted>"))
-            .field("client_name", &self.client_name)
-            .field("scopes", &self.scopes)
-            .field("aws_secret", &self.aws_secret)
-            .field("expires", &self.expires)
-            .field("reach", &self.reach)
-            .finish_non_exhaustive()
-    }
-}
 
 impl Scope {
     /// Returns the `WWW-Authenticate` header for a token that lacks this scope.
@@ -367,7 +172,7 @@ impl TokenSet {
     /// Returns true if a token is limited.
     #[must_use]
     pub fn has_limited(&self) -> bool {
-        self.tokens.iter().any(|token| token.reach.is_limited())
+        self.tokens.iter().any(|token| token.reach().is_limited())
     }
 
     /// Returns a layer for routes that admits only tokens with `scope`.
@@ -396,7 +201,7 @@ impl TokenSet {
         tracing::Span::current().record("token", token.name());
         let route = request.extensions().get::<MatchedPath>();
         let route = route.map(MatchedPath::as_str);
-        match token.reach.refusal(scope, route, request.uri().path()) {
+        match token.reach().refusal(scope, route, request.uri().path()) {
             Some(why) => Err(Denied::Reach(why)),
             None => Ok(Some(token)),
         }
@@ -490,20 +295,6 @@ pub fn check_listener(
         "listening on {address}, which is not loopback, requires tokens under [auth], or \
          allow_unauthenticated = true"
     ))
-}
-
-pub(crate) fn parse_hex(text: &str) -> Option<[u8; 32]> {
-    let digits = text.as_bytes();
-    if digits.len() != 64 {
-        return None;
-    }
-    let mut bytes = [0; 32];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let high = char::from(pair[0]).to_digit(16)?;
-        let low = char::from(pair[1]).to_digit(16)?;
-        *byte = u8::try_from(high << 4 | low).ok()?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]
