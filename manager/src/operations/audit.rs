@@ -104,7 +104,7 @@ pub(crate) async fn page(
         let Some(last) = read.last() else {
             break;
         };
-        before = last.id.to_string().parse().ok();
+        before = Some(last.position());
         // A page reveals nothing about entries that the client does not reach, not even their number.
         let reached = read.into_iter().filter(|read| {
             let topic = Some(read.entry.topic.as_str()).filter(|topic| !topic.is_empty());
@@ -118,7 +118,7 @@ pub(crate) async fn page(
     let has_more = entries.len() > limit;
     entries.truncate(limit);
     let last = entries.last().filter(|_| has_more);
-    let next = last.map(|last| last.id.to_string());
+    let next = last.map(|last| last.position().to_string());
     let entries = entries.into_iter().map(AuditView::from).collect();
     Ok(AuditPage { entries, next })
 }

@@ -51,6 +51,11 @@ pub struct Audited {
 }
 
 impl Audited {
+    /// Returns the position of the entry: the page after it begins there.
+    pub fn position(&self) -> EntryPosition {
+        EntryPosition(self.id)
+    }
+
     /// Returns the time at which the entry was added.
     pub fn at(&self) -> UnixMs {
         UnixMs::new(self.id.ms())
