@@ -195,24 +195,16 @@ impl Sessions {
 
     /// Logs in with a token. Returns the value of the cookie; `None` if the token is not configured, or limited.
     pub(super) fn log_in(&self, presented: &str, now: UnixMs) -> Option<String> {
-        let token = self.tokens.find(presented)?;
-        if token.reach().is_limited() {
-            return None;
-        }
+        let token = self.tokens.find(presented).filter(unlimited)?;
         let hash: [u8; 32] = Sha256::digest(presented).into();
-        Some(self.sign(
-            token,
-            &hash,
-            now,
-            now,
-            &format!("{:016x}", fastrand::u64(..)),
-        ))
+        let id = format!("{:016x}", fastrand::u64(..));
+        Some(self.sign(token, &hash, now, now, &id))
     }
 
     /// Returns true if a token cannot log in because it does not reach everything that the dashboard shows.
     pub(super) fn is_limited(&self, presented: &str) -> bool {
         let token = self.tokens.find(presented);
-        token.is_some_and(|token| token.reach().is_limited())
+        token.is_some_and(|token| !unlimited(&token))
     }
 
     /// Returns the session of a cookie. `None` if it is forged or too old, or its token has changed.
@@ -220,10 +212,8 @@ impl Sessions {
         let (text, signature) = cookie.rsplit_once('.')?;
         let mut parts = text.split('.');
         let name = URL_SAFE_NO_PAD.decode(parts.next()?).ok()?;
-        let token = self.tokens.named(std::str::from_utf8(&name).ok()?)?;
-        if token.reach().is_limited() {
-            return None;
-        }
+        let token = self.tokens.named(std::str::from_utf8(&name).ok()?);
+        let token = token.filter(unlimited)?;
         let begun = UnixMs::new(parts.next()?.parse().ok()?);
         let issued = UnixMs::new(parts.next()?.parse().ok()?);
         let id = parts.next()?;
@@ -290,6 +280,11 @@ impl Sessions {
         }
         entry.1 += 1;
     }
+}
+
+/// Returns true if a token reaches everything that the dashboard shows.
+fn unlimited(token: &&Token) -> bool {
+    !token.reach().is_limited()
 }
 
 #[cfg(test)]

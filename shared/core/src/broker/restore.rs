@@ -54,8 +54,12 @@ impl Broker {
             // A topic whose server is unavailable has its turn when the server is back.
             if !is_there && self.is_within_reach(handle.name()) {
                 match self.declare_again(&handle).await {
-                    // It was removed.
-                    Err(BrokerError::UnknownTopic(_)) => {}
+                    // It was removed; or another process restores it, and this one follows in its next turn.
+                    Err(
+                        BrokerError::UnknownTopic(_)
+                        | BrokerError::Changing(_)
+                        | BrokerError::Fixed { .. },
+                    ) => {}
                     Err(error) if error.is_of_one_topic() => {
                         self.cannot_read(handle.name().as_str(), &error);
                     }
