@@ -45,6 +45,16 @@ scopes = ["send", "read", "operate", "receive"]
 name = "shop"
 sha256 = "$(hash shop)"
 scopes = ["send"]
+[[auth.tokens]]
+name = "team"
+sha256 = "$(hash team)"
+scopes = ["read"]
+topics = ["shared"]
+[[auth.tokens]]
+name = "old"
+sha256 = "$(hash old)"
+scopes = ["read"]
+expires = 2020-01-01T00:00:00Z
 TOML
 redis-server --port 0 --unixsocket "$dir/redis.sock" --dir "$dir" --save '' --appendonly no >"$dir/redis.log" &
 pids+=($!)

@@ -171,6 +171,10 @@ WRONG = [
     (ref("orders", tokenFromEnv=None), "UNAUTHENTICATED", "metadata.token: missing; set tokenFromEnv"),
     (ref("orders", tokenFromEnv="wrong"), "UNAUTHENTICATED", "metadata.token: unknown token"),
     (ref("orders", tokenFromEnv="shop"), "PERMISSION_DENIED", "lacks the scope `read`"),
+    (ref("orders", tokenFromEnv="team"), "PERMISSION_DENIED", "the token does not reach this topic"),
+    (ref("ordres", tokenFromEnv="team"), "PERMISSION_DENIED", "does not reach this topic"),
+    (ref("shared", tokenFromEnv="team"), "INVALID_ARGUMENT", "topic shared has several groups"),
+    (ref("orders", tokenFromEnv="old"), "UNAUTHENTICATED", "the token has expired"),
     (ref("orders", more="x" * 20_000), "OUT_OF_RANGE", "message"),
 ]
 

@@ -252,3 +252,25 @@ async fn a_worker_pulls_from_the_topics_and_groups_that_its_token_reaches() {
     }
     drop(victim);
 }
+
+#[tokio::test]
+async fn a_limited_token_that_may_read_gets_the_payload_of_what_it_cancels() {
+    let both = format!(
+        "{}[[auth.tokens]]\nname = 'both'\nsha256 = '{}'\nscopes = ['send', 'read']\ntopics = ['shop-*']\n",
+        tables(),
+        hex(&Sha256::digest("both"))
+    );
+    let victim = Victim::start(Binary::Manager, &["run", "--with-producer"], &both).await;
+    let teams = Teams { victim };
+    let sent = teams
+        .api("both")
+        .send("shop-a", "hello", &[("Lisa-Delay", "1h")])
+        .await;
+    let id = sent.expect(202).json()["id"].clone();
+    let path = format!("/v1/topics/shop-a/messages/{}", id.as_str().unwrap());
+    let cancelled = teams
+        .api("both")
+        .call(Method::DELETE, &path, &Value::Null)
+        .await;
+    assert_eq!(cancelled.expect(200).json()["payload"], "hello");
+}

@@ -2,8 +2,10 @@
 
 use lisa_core::broker::Verdict;
 use lisa_tests::relay::{self, ms};
+use lisa_tests::sqs::hex;
 use lisa_tests::{Server, eventually};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::operators::lisa_manager;
 use super::served::Served;
@@ -288,5 +290,36 @@ async fn running_and_ended_jobs_are_bounded() {
     }
     let busy = manager.post(path, slow).await.expect(409).json();
     assert_eq!(busy["code"], "busy");
+    manager.end().await;
+}
+
+/// A team cannot stop the jobs of another one.
+#[tokio::test]
+async fn a_limited_token_has_half_of_the_running_jobs() {
+    let server = Server::start();
+    let token = |name: &str, limits: Value| {
+        let mut token = json!({ "name": name, "scopes": ["operate", "read"] });
+        token["sha256"] = hex(&Sha256::digest(name)).into();
+        let more = limits.as_object().unwrap().clone();
+        token.as_object_mut().unwrap().extend(more);
+        token
+    };
+    let tokens = json!([
+        token("all", json!({})),
+        token("team", json!({ "topics": ["ord*"] }))
+    ]);
+    let tokens = tokens.to_string();
+    let keys = [("topics.orders.shards", "1"), ("auth.tokens", &*tokens)];
+    let mut manager = Served::start(&server, "half", &keys).await;
+    fill(&manager, 40, timeout_or_other).await;
+    let slow = json!({ "verb": "requeue", "rate": 1 });
+    // The operators have the others.
+    for name in ["team", "all"] {
+        manager.api = manager.api.token(name);
+        for expected in [202, 202, 202, 202, 202, 409] {
+            let path = "topics/orders/groups/default/garbage/jobs";
+            manager.post(path, slow.clone()).await.expect(expected);
+        }
+    }
     manager.end().await;
 }
