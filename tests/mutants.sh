@@ -154,7 +154,16 @@ release forgotten at expiry|transitions.lua|unmerge(m)\n    release(g, m)|unmerg
 release forgotten in garbage|transitions.lua|if conf.on_garbage ~= 'block' then|if false then
 release in spite of block|transitions.lua|if conf.on_garbage ~= 'block' then|if true then
 release forgotten when taken out|transitions.lua|  release(at.g, m)|
-release by who is not the holder|transitions.lua|id == ids[i] and not is_over[key]|not is_over[key]
+release by who is not the holder|transitions.lua|not is_over[key] and without(rests[key] or holders, ids[i])|not is_over[key] and ''
+together: the key goes on with the first to leave|transitions.lua|    if rest and rest ~= '' then|    if rest and rest == 1 then
+together: one comes again beside the others|transitions.lua|    if held and held ~= m.id then|    if held and not without(held, m.id) then
+together: one that comes again keeps the key|transitions.lua|      if without(held, m.id) then|      if false then
+together: taken past what is ready|take_parked.lua| or #redis.call('XRANGE', g.ready, '(' .. delivered, '+', 'COUNT', 1) > 0|
+together: taken past a gate|take_parked.lua|and not is_gated(g) |
+together: the key is left to the first|take_parked.lua|redis.call('HSET', g.holder, m.key, holders)|
+together: taken twice|take_parked.lua|holder(g, m.key) == m.id|without(holder(g, m.key), m.id)
+together: taken for a delivery that is settled|take_parked.lua| and #redis.call('XPENDING', g.ready, g.name, entry, entry, 1) > 0|
+together: more than were asked for|take_parked.lua|math.min(each, most - sent, budget)|math.min(most - sent, budget)
 parked bound without NUL|transitions.lua|'[' .. key .. '\0', '(' .. key .. '\1'|'[' .. key, '(' .. key .. '~'
 parked by arrival only|copies.lua|return m.key .. '\0' .. backlog_member(m)|return m.key .. '\0' .. string.format('%014d%012d', 0, m.seq) .. m.id
 backlog by due time only|transitions.lua|whole(-m.priority), backlog_member(m)|0, backlog_member(m)
@@ -411,6 +420,7 @@ suite_of() {
     case $1 in
     heads*) echo scripts::heads:: ;;
     schedule*) echo scripts:: ;;
+    together*) echo model:: scripts::take_parked:: ;;
     settings*) echo scripts::declare:: ;;
     removal*) echo removal:: ;;
     stats*) echo scripts::stats:: ;;

@@ -56,6 +56,7 @@ mod settle;
 mod stage;
 mod stats;
 mod take_garbage_hooks;
+mod take_parked;
 mod unblock;
 mod wake;
 mod walk;

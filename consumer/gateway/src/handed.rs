@@ -155,6 +155,32 @@ impl Handed {
         Ok(room.hold(text))
     }
 
+    /// Adds the messages behind the deliveries in their ordering keys: up to `max` deliveries in all, and `max_per_key` of a key.
+    ///
+    /// # Errors
+    /// Redis does not answer. Messages that it then delivers come again after the lease of the topic.
+    pub(super) async fn take_parked(
+        &mut self,
+        max: usize,
+        max_per_key: usize,
+    ) -> Result<(), Problem> {
+        let (most, each) = (max.saturating_sub(self.items.len()), max_per_key - 1);
+        if most == 0 || each == 0 {
+            return Ok(());
+        }
+        let items = self.items.iter().map(|(id, attempt)| (id.clone(), attempt.entry));
+        let items: Vec<_> = items.collect();
+        let process = self.gateway.process();
+        let (topic, group) = (&self.topic, &self.group.group);
+        let taken = process
+            .broker
+            .take_parked(topic, self.shard, group, &process.name, &items, most, each)
+            .await
+            .map_err(failed)?;
+        self.items.extend(taken);
+        Ok(())
+    }
+
     /// Sets the lease of the deliveries, fetches their records and ordering keys, and makes their tokens. Settles those that are
     /// not worth delivering.
     ///

@@ -44,6 +44,8 @@ fields! {
     pub(super) struct PullOptions, schema = "Pull", check = named {
         /// The maximum number of deliveries.
         max: usize = 1, in 1..=MAX_BATCH;
+        /// The maximum number of deliveries of one ordering key, in its order. The messages behind them wait until all are settled.
+        max_per_key: usize = 1, in 1..=MAX_BATCH;
         /// The time to wait for the first message. With `settle-and-pull`, it must be zero.
         wait: Duration = Duration::ZERO, in Duration::ZERO..=MAX_WAIT;
         /// The lease (visibility timeout) of each delivery. By default, that of the topic.
@@ -165,6 +167,7 @@ pub(super) async fn take(
             }
             return Ok(None);
         };
+        Box::pin(handed.take_parked(options.max, options.max_per_key)).await?;
         let pulled = Box::pin(handed.prepare(&key, options.lease)).await?;
         if !pulled.is_empty() {
             let (topic, consumer) = (&group.topic, options.consumer.as_deref());

@@ -45,6 +45,7 @@ pub(crate) use groups::retire::Retire;
 pub(crate) use groups::take_garbage_hooks::{
     TakeGarbageHooks, TakenGarbageHook, TakenGarbageHooks,
 };
+pub(crate) use groups::take_parked::TakeParked;
 pub(crate) use hot::ack::{Ack, AckPlain};
 pub(crate) use hot::move_due::{MoveDue, MoveDuePlain};
 pub(crate) use hot::send::{SendPlain, SendScript, Tombstones};

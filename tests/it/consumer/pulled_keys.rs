@@ -89,3 +89,32 @@ async fn each_message_of_a_pull_has_its_own_key() {
     }
     assert!(!seen.contains(&4));
 }
+
+/// A pull with `max_per_key` takes messages of a key in order, and settling them lets the key go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_takes_as_many_messages_of_a_key_as_it_says() {
+    let site = Site::start("[topics.t]", "").await;
+    for n in 0..5 {
+        let id = format!("m{n}");
+        site.send("t", &[("Lisa-Id", &id), ("Lisa-Key", "k")], "x").await;
+    }
+    let path = "/v1/topics/t/groups/default/pull";
+    let (mut seen, mut sizes) = (Vec::new(), Vec::new());
+    while seen.len() < 5 {
+        let body = json!({"max": 10, "max_per_key": 3, "wait": "10s"});
+        let pulled = post(site.api(0), path, body).await.expect(200).json();
+        let deliveries = pulled["deliveries"].as_array().unwrap();
+        sizes.push(deliveries.len());
+        let ids = deliveries.iter().map(|delivery| delivery["id"].as_str());
+        seen.extend(ids.map(|id| id.unwrap().to_owned()));
+        for delivery in deliveries {
+            ack(site.api(1), delivery).await;
+        }
+    }
+    assert_eq!(seen, ["m0", "m1", "m2", "m3", "m4"]);
+    assert!(sizes.iter().all(|size| *size <= 3), "{sizes:?}");
+    let none = json!({"max": 10, "max_per_key": 0});
+    let error = post(site.api(0), path, none).await.expect(422).json();
+    assert_eq!(error["errors"][0]["field"], "max_per_key", "{error}");
+    site.assert_drained("t").await;
+}

@@ -1,7 +1,7 @@
 //! The invariants after each step: Redis holds the state of the reference, the sums of the conservation laws hold, and
 //! a parked message has a holder. At the end, every message can reach its end.
 
-use super::reference::{CopyState, Delivery, Holder, Reference, Refused};
+use super::reference::{CopyState, Delivery, Holder, Holders, Reference, Refused};
 use super::removal::{refused, version_in};
 use super::run::{Run, Stop, same};
 use super::steps::{Ending, Step, What};
@@ -175,7 +175,12 @@ impl Run {
             }
             self.act(What::Move { batch: 200 }).await?;
             let (consumer, count) = (0, 500);
-            self.act(What::Read { consumer, count }).await?;
+            self.act(What::Read {
+                consumer,
+                count,
+                each: 0,
+            })
+            .await?;
             for group in 0..self.groups.len() {
                 let items = self.ids().into_iter().map(|id| (id, Ending::Ack)).collect();
                 let stale = false;
@@ -297,13 +302,17 @@ impl Reference {
             same("moved", of("moved"), there + ended)?;
             for (id, state) in &group.states {
                 let key = self.messages[id].key();
-                let holder = group
-                    .holders
-                    .get(&key)
-                    .map(|holder| group.states.get(holder));
-                let held = matches!(holder, Some(Some(state)) if *state != CopyState::Parked);
+                let holders = group.holders.get(&key).map_or(&[][..], Holders::all);
+                let is_past = |id| {
+                    let state = group.states.get(id);
+                    state.is_some_and(|state| *state != CopyState::Parked)
+                };
+                let held = !holders.is_empty() && holders.iter().all(is_past);
                 if *state == CopyState::Parked && !held {
                     return Err(Stop::Violation(format!("{id} waits without a holder")));
+                }
+                if *state == CopyState::Stream && !key.is_empty() && !holders.contains(id) {
+                    return Err(Stop::Violation(format!("{id} goes without its key")));
                 }
             }
         }

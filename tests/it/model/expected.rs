@@ -1,7 +1,7 @@
 //! The expected contents of Redis for a reference, key by key, and the expected results of lookups.
 
 use super::reference::{
-    CopyState, Delivery, Group, HOLDS_LEASES, Holder, Message, Meta, Reference, encoded,
+    CopyState, Delivery, Group, HOLDS_LEASES, Holder, Holders, Message, Meta, Reference, encoded,
 };
 use lisa_core::broker::{Details, FailedAttempt, Found, GroupCopy, ListedMessage, SHORT_LEASES};
 use lisa_core::message::MessageId;
@@ -93,7 +93,7 @@ impl Reference {
             (text(id), text(format!("{attempts} {crashes}{due} {error}")))
         });
         let holders = group.holders.iter();
-        let holders = holders.map(|(key, id)| (text(key), text(id)));
+        let holders = holders.map(|(key, holders)| (text(key), text(holding(holders))));
         [
             ("retry", Content::Zset(retry)),
             ("backlog", Content::Zset(backlog)),
@@ -355,6 +355,13 @@ fn pack_text(text: &[u8], to: &mut Vec<u8>) {
         }
     }
     to.extend(text);
+}
+
+fn holding(holders: &Holders) -> String {
+    match holders {
+        Holders::One(id) => id.to_string(),
+        Holders::Together(ids) => ids.iter().fold(" ".to_owned(), |text, id| text + id.as_str() + " "),
+    }
 }
 
 fn ready(group: &Group) -> Stream {

@@ -10,10 +10,16 @@ use lisa_tests::relay::ms;
 use redis::cmd;
 
 impl Run {
-    /// Reads on every shard in every group, and fetches what was read.
-    pub(super) async fn read(&mut self, consumer: &str, count: usize) -> Result<(), Stop> {
+    /// Reads on every shard in every group, takes up to `each` parked messages of the keys that were read, and fetches all.
+    pub(super) async fn read(
+        &mut self,
+        consumer: &str,
+        count: usize,
+        each: usize,
+    ) -> Result<(), Stop> {
         let topic = self.topic().await?;
         let broker = self.broker();
+        let clock = self.relay.now().get();
         for (shard, reference) in topic.shards().zip(&mut self.shards) {
             for (g, group) in reference.names() {
                 let expected = reference.read(g, consumer, count);
@@ -30,6 +36,33 @@ impl Run {
                 let got: Vec<_> = read.iter().map(fields_of).collect();
                 let expected_fields: Vec<_> = expected.iter().map(fields).collect();
                 same("read", got, expected_fields)?;
+                let (mut read, mut expected) = (read, expected);
+                if each > 0 {
+                    let items = expected.iter().map(|d| (d.id.clone(), d.entry));
+                    let items: Vec<_> = items.filter_map(|(id, entry)| Some((id, entry?))).collect();
+                    let taken = broker
+                        .take_parked(&topic, shard, &group, consumer, &items, count, each)
+                        .await?;
+                    let more = reference.take_parked(clock, g, consumer, &expected, (count, each));
+                    let index = usize::from(shard.get());
+                    let watched = self.watch.look(index, reference, clock);
+                    watched.map_err(Stop::Violation)?;
+                    let ids: Vec<_> = taken.iter().map(|(id, _)| id).collect();
+                    same("taken", ids, more.iter().map(|d| &d.id).collect())?;
+                    let of_group = &mut reference.groups[g];
+                    let first = of_group.stream.len() - taken.len();
+                    for (delivery, (id, attempt)) in of_group.stream[first..].iter_mut().zip(taken) {
+                        delivery.entry = Some(attempt.entry);
+                        of_group.last_delivered = delivery.entry;
+                        let one = Read {
+                            id: Some(id),
+                            attempt,
+                        };
+                        same("taken", fields_of(&one), fields(delivery))?;
+                        expected.push(delivery.clone());
+                        read.push(one);
+                    }
+                }
                 let ids: Vec<_> = expected.iter().map(|d| d.id.clone()).collect();
                 let records = broker.records(&topic, shard, &ids, Extra::Small).await?;
                 let record = |id: &MessageId| reference.messages[id].record.clone();

@@ -184,6 +184,30 @@ impl Tries {
     }
 }
 
+/// The messages of an ordering key that are not parked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Holders {
+    One(MessageId),
+    /// Those that are left of several that a pull took together.
+    Together(Vec<MessageId>),
+}
+
+impl Holders {
+    pub(super) fn all(&self) -> &[MessageId] {
+        match self {
+            Self::One(id) => std::slice::from_ref(id),
+            Self::Together(ids) => ids,
+        }
+    }
+
+    /// Returns the others, `None` if there are none.
+    fn without(&self, id: &MessageId) -> Option<Self> {
+        let others: Vec<_> = self.all().iter().filter(|other| *other != id).collect();
+        let others: Vec<_> = others.into_iter().cloned().collect();
+        (!others.is_empty()).then_some(Self::Together(others))
+    }
+}
+
 /// One group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Group {
@@ -195,8 +219,8 @@ pub(super) struct Group {
     pub(super) states: BTreeMap<MessageId, CopyState>,
     pub(super) stream: Vec<Delivery>,
     pub(super) tries: BTreeMap<MessageId, Tries>,
-    /// Ordering key to the one message of it that is not parked.
-    pub(super) holders: BTreeMap<String, MessageId>,
+    /// Ordering key to what of it is not parked.
+    pub(super) holders: BTreeMap<String, Holders>,
     /// The time at which the rate would be at rest.
     pub(super) tat: Option<f64>,
     pub(super) consumers: BTreeSet<String>,
@@ -423,6 +447,58 @@ impl Reference {
             group.consumers.insert(consumer.to_owned());
         }
         read
+    }
+
+    /// Delivers parked messages to the consumer that has just read `items`, their holders: up to `most`, and `each` of a key.
+    pub(super) fn take_parked(
+        &mut self,
+        clock: u64,
+        g: usize,
+        consumer: &str,
+        items: &[Delivery],
+        (most, each): (usize, usize),
+    ) -> Vec<Delivery> {
+        let group = &self.groups[g];
+        let is_ready = |d: &Delivery| d.holder == Holder::Ready;
+        let has_parked = group.count(|state| *state == CopyState::Parked) > 0;
+        if !has_parked || self.is_gated(g) || group.stream.iter().any(is_ready) {
+            return Vec::new();
+        }
+        self.begin(clock, most);
+        let mut sent = 0;
+        for item in items {
+            let room = (most - sent).min(each);
+            let room = room.min(usize::try_from(self.call.budget).unwrap_or(0));
+            let key = self.message(&item.id).key();
+            let group = &self.groups[g];
+            let is_lead = group.holders.get(&key) == Some(&Holders::One(item.id.clone()));
+            let is_there = group.stream.iter().any(|d| d.entry == item.entry);
+            if key.is_empty() || !is_lead || !is_there {
+                continue;
+            }
+            let mut together = vec![item.id.clone()];
+            for id in self.parked(g, &key, room) {
+                if self.emit(g, &id, None) {
+                    together.push(id);
+                }
+            }
+            if together.len() > 1 {
+                sent += together.len() - 1;
+                let holders = &mut self.groups[g].holders;
+                holders.insert(key, Holders::Together(together));
+            }
+        }
+        self.finish([g]);
+        let mut taken = Vec::new();
+        for delivery in self.groups[g].stream.iter_mut().rev().take(sent) {
+            delivery.holder = Holder::Held {
+                consumer: consumer.to_owned(),
+                mark: Mark::None,
+                aged: false,
+            };
+            taken.insert(0, delivery.clone());
+        }
+        taken
     }
 
     /// All times at which something becomes due, is not worth delivering any more, or may be forgotten.

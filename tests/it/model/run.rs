@@ -190,8 +190,12 @@ impl Run {
                 self.hold_too_late().await?;
                 return Ok(None);
             }
-            What::Read { consumer, count } => {
-                self.read(CONSUMERS[*consumer], *count).await?;
+            What::Read {
+                consumer,
+                count,
+                each,
+            } => {
+                self.read(CONSUMERS[*consumer], *count, *each).await?;
                 return Ok(None);
             }
             What::Settle {

@@ -29,9 +29,11 @@ pub(super) enum What {
     Move {
         batch: u16,
     },
+    /// Reads up to `count`, then takes up to `each` parked messages of each key that was read.
     Read {
         consumer: usize,
         count: usize,
+        each: usize,
     },
     /// Settles the newest delivery of each id in a group, or one before it, which must be stale.
     Settle {
@@ -191,6 +193,7 @@ fn what(number: u32, rng: &mut Rng, mix: &Mix) -> What {
         340..480 => What::Read {
             consumer: rng.usize(0..CONSUMERS.len()),
             count: rng.usize(1..8),
+            each: [0, 0, 0, 1, 2, 9][rng.usize(0..6)],
         },
         480..640 => What::Settle {
             group: group(rng, mix),

@@ -8,7 +8,9 @@ use std::time::Duration;
 use crate::broker::reply::{command, or_empty};
 use crate::broker::{Broker, BrokerError, MAX_BATCH, TopicHandle};
 use crate::keys::RegistryKeys;
-use crate::message::EntryId;
+use crate::message::{EntryId, MessageId};
+use crate::scripts::TakeParked;
+use crate::state::Attempt;
 use crate::time::{UnixMs, millis};
 use crate::topic::{Group, Shard};
 
@@ -79,6 +81,37 @@ impl Broker {
             let _: u64 = self.ask(wake).await?;
         }
         Ok(Leased { held, until })
+    }
+
+    /// Delivers up to `most` parked messages to the consumer that has just read deliveries of the same ordering keys, up to `each`
+    /// for a key, in its order. The messages behind them stay parked until all that the consumer has of the key are settled.
+    ///
+    /// Delivers none while other messages of the group are ready, while a limit or a pause decides what is delivered, or if a
+    /// delivery is no longer held.
+    ///
+    /// # Errors
+    /// [`BrokerError`]; the messages may have been delivered, and come again after the lease of the topic.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a shard and group, a consumer and its deliveries, and how many"
+    )]
+    pub async fn take_parked(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        consumer: &str,
+        items: &[(MessageId, EntryId)],
+        most: usize,
+        each: usize,
+    ) -> Result<Vec<(MessageId, Attempt)>, BrokerError> {
+        let call = TakeParked {
+            consumer,
+            most,
+            each,
+            items,
+        };
+        self.general(topic, shard, Some(group), &call).await
     }
 
     /// Returns the key that signs the tokens of deliveries. The first call of a namespace stores `proposed`, and all others

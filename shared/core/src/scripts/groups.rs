@@ -1,4 +1,4 @@
-//! Consumer groups: join, pause, retire, remove, and the garbage hook.
+//! Consumer groups: join, pause, retire, remove, parked messages, and the garbage hook.
 
 pub(super) mod drop_consumer;
 pub(super) mod enable_garbage_hook;
@@ -9,3 +9,4 @@ pub(super) mod pause;
 pub(super) mod remove_group;
 pub(super) mod retire;
 pub(super) mod take_garbage_hooks;
+pub(super) mod take_parked;

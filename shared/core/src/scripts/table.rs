@@ -56,6 +56,7 @@ macro_rules! scripts {
                 Stats = "maintenance/stats" for manager operator sqs;
                 ParkedKeys = "groups/parked_keys" for manager operator;
                 Pause = "groups/pause" for manager consumer operator;
+                TakeParked = "groups/take_parked" for consumer;
                 RemoveGroup = "groups/remove_group" for manager operator;
                 Retire = "groups/retire" for manager operator;
                 RemoveShard = "removal/remove_shard" for manager;

@@ -1,6 +1,8 @@
 //! The path of a copy: into its group when it is due, behind its key, through the gates, onto the stream; and its end.
 
-use super::{CopyState, Delivery, Group, Holder, InGarbage, Message, Meta, Reference};
+use super::{
+    CopyState, Delivery, Group, Holder, Holders, InGarbage, Message, Meta, Reference,
+};
 use lisa_core::message::MessageId;
 use lisa_core::state::End;
 use lisa_core::topic::{OnExpired, OnGarbage, OnLate};
@@ -47,18 +49,21 @@ impl Reference {
     }
 
     /// Returns whether only the pump may put the group's messages on the stream.
-    fn is_gated(&self, g: usize) -> bool {
+    pub(super) fn is_gated(&self, g: usize) -> bool {
         let window = self.rules.max_ready.or(self.window);
         self.paused || self.groups[g].paused || window.is_some() || self.rules.interval.is_some()
     }
 
-    /// The only entrance of a copy that became due: behind the holder of its key, or on its way.
+    /// The only entrance of a copy that became due: behind the holder of its key, or on its way. One of several that were taken
+    /// together gives the key up: what comes again of them does so one by one, in order.
     pub(super) fn offer(&mut self, g: usize, id: &MessageId, due: Option<u64>) {
         let key = self.message(id).key();
         if !key.is_empty() {
-            let holder = self.groups[g].holders.entry(key);
-            if holder.or_insert_with(|| id.clone()) != id {
+            let own = Holders::One(id.clone());
+            let holders = self.groups[g].holders.entry(key.clone());
+            if *holders.or_insert(own.clone()) != own {
                 self.groups[g].states.insert(id.clone(), CopyState::Parked);
+                self.release(g, id, &key);
                 return;
             }
         }
@@ -83,7 +88,7 @@ impl Reference {
 
     /// Puts a copy on the stream, unless it has lapsed. `due` is the time of a retry that goes straight out. An attempt keeps
     /// its due time, however often and however late it is delivered.
-    fn emit(&mut self, g: usize, id: &MessageId, due: Option<u64>) -> bool {
+    pub(super) fn emit(&mut self, g: usize, id: &MessageId, due: Option<u64>) -> bool {
         let now = self.call.now;
         self.call.budget -= 1;
         let tries = self.groups[g].tries.get(id).cloned();
@@ -178,11 +183,31 @@ impl Reference {
         ranks.into_iter().take(count).map(|(.., id)| id).collect()
     }
 
-    /// The only exit of a message from its key: the next one follows. Only the holder has a key to release.
+    /// The only exit of a message from its key: after the last one that holds it, the next one follows. Only a holder has a key to
+    /// release.
     pub(super) fn release(&mut self, g: usize, id: &MessageId, key: &str) {
-        if key.is_empty() || self.groups[g].holders.get(key) != Some(id) {
+        let holders = self.groups[g].holders.get(key);
+        let Some(holders) = holders.filter(|holders| holders.all().contains(id)) else {
+            return;
+        };
+        if let Some(others) = holders.without(id) {
+            self.groups[g].holders.insert(key.to_owned(), others);
             return;
         }
+        match self.parked(g, key, 1).pop() {
+            None => {
+                self.groups[g].holders.remove(key);
+            }
+            Some(next) => {
+                let holders = &mut self.groups[g].holders;
+                holders.insert(key.to_owned(), Holders::One(next.clone()));
+                self.state(g, &next, None);
+            }
+        }
+    }
+
+    /// Returns the first parked messages of a key, in order.
+    pub(super) fn parked(&self, g: usize, key: &str, count: usize) -> Vec<MessageId> {
         let parked = self.groups[g].states.iter();
         let parked = parked
             .filter(|(id, state)| **state == CopyState::Parked && self.message(id).key() == key);
@@ -190,15 +215,9 @@ impl Reference {
             let message = self.message(id);
             (message.due, message.arrival(), id.clone())
         };
-        match parked.map(|(id, _)| rank(id)).min() {
-            None => {
-                self.groups[g].holders.remove(key);
-            }
-            Some((.., next)) => {
-                self.groups[g].holders.insert(key.to_owned(), next.clone());
-                self.state(g, &next, None);
-            }
-        }
+        let mut parked: Vec<_> = parked.map(|(id, _)| rank(id)).collect();
+        parked.sort();
+        parked.into_iter().take(count).map(|(.., id)| id).collect()
     }
 
     /// Ends a copy that is not worth delivering any more, as the topic says. Returns whether it was dropped.

@@ -1,6 +1,6 @@
 //! Move: what became due, waiting and retry merged by time.
 
-use super::{CopyState, Delivery, Holder, Reference};
+use super::{CopyState, Delivery, Holder, Holders, Reference};
 use lisa_core::broker::Moved;
 use lisa_core::message::MessageId;
 use lisa_core::time::millis;
@@ -129,13 +129,14 @@ impl Reference {
         if message.meta.is_none() {
             message.due = due;
         }
-        let is_own = due == message.due;
+        let (is_own, key) = (due == message.due, message.key());
+        let was_together = matches!(self.groups[g].holders.get(&key), Some(Holders::Together(_)));
         self.offer(g, id, Some(due));
         let group = &mut self.groups[g];
         let is_held = matches!(
             group.states.get(id),
             Some(CopyState::Backlog | CopyState::Parked)
-        );
+        ) || was_together;
         if is_held && !is_own {
             group.tries.entry(id.clone()).or_default().due = Some(due);
         }

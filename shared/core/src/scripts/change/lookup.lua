@@ -32,7 +32,7 @@ local reply = {
 for _, g in ipairs(groups) do
   local attempts, _, text = read_attempts(g.tried > 0 and redis.call('HGET', g.attempts, id))
   local state_, time, before = 'stream', 0, 0
-  local holder_ = m.key ~= '' and holder(g, m.key) or ''
+  local holder_ = m.key ~= '' and first_holder(g, m.key) or ''
   local retry = redis.call('ZSCORE', g.retry, member(m))
   local garbage = redis.call('ZSCORE', g.garbage, id)
   local rank = g.gated > 0 and redis.call('ZRANK', g.backlog, backlog_member(m))

@@ -278,12 +278,12 @@ function repair.key(f)
     return 'it holds its key'
   elseif not held then
     hold(g, f.key, id)
-  elseif held ~= id then
+  elseif not without(held, id) then
     return 'another message holds the key now'
   end
   release(g, {id = id, key = f.key})
-  local next = redis.call('HGET', g.holder, f.key)
-  return next and 'the key goes on with ' .. next or 'the key is free'
+  local next = first_holder(g, f.key)
+  return next ~= '' and 'the key goes on with ' .. next or 'the key is free'
 end
 
 function repair.merge(f)

@@ -46,8 +46,18 @@ local reply = {'walked', next, to - from + 1, 0}
 local ids, texts = {}, {}
 for i = 2 * from - 1, 2 * to - 1, 2 do
   reply[4] = reply[4] + #found[i] + #found[i + 1]
-  ids[#ids + 1] = id_in(kind, found[i], found[i + 1])
-  texts[#texts + 1] = found[i]
+  local text = id_in(kind, found[i], found[i + 1])
+  -- Messages can hold a key together.
+  local all = {text}
+  if kind == 'holder' and string.find(text, '^ ') then
+    all = {}
+    for id in string.gmatch(text, '%S+') do
+      all[#all + 1] = id
+    end
+  end
+  for _, id in ipairs(all) do
+    ids[#ids + 1], texts[#texts + 1] = id, found[i]
+  end
 end
 -- COUNT is only a hint, so a page may be larger.
 for i = 1, #ids, 500 do

@@ -35,7 +35,7 @@ for _ = 1, g.parked_count > 0 and limit or 0 do
     break
   end
   local key = string.sub(first, 1, nul - 1)
-  local id = holder(g, key) or ''
+  local id = first_holder(g, key)
   local state_, time = 'none', 0
   if id ~= '' then
     state_, time = state_of(id)

@@ -12,12 +12,11 @@ end
 -- Returns when a copy is due in `retry`, where it goes from any state but garbage, and whether it keeps its ordering key.
 -- A copy that no handler has had keeps only its position within its key: other messages of the key may have left before it.
 local function retry_of(at, m, value)
-  local holds = m.key ~= '' and holder(at.g, m.key) == m.id
   if at.zset == 'retry' then
-    return tonumber(redis.call('ZSCORE', at.g.retry, at.member)), holds
+    return tonumber(redis.call('ZSCORE', at.g.retry, at.member)), holds(at.g, m)
   end
   local attempts, crashes = read_attempts(value)
-  return m.due, holds and attempts + crashes > 0
+  return m.due, attempts + crashes > 0 and holds(at.g, m)
 end
 
 -- Ends the copies of a message whose payload is gone, because they would hold up the other shards.
@@ -57,12 +56,12 @@ local function wrap(id)
   for _, at in ipairs(copies) do
     local g = at.g
     local attempts = g.tried > 0 and redis.call('HGET', g.attempts, id) or ''
-    local time, holds = at.time, at.time and m.key ~= '' and holder(g, m.key) == id
+    local time, is_holder = at.time, at.time and holds(g, m)
     if not time then
-      time, holds = retry_of(at, m, attempts)
+      time, is_holder = retry_of(at, m, attempts)
     end
     for _, value in ipairs({
-      g.name, at.time and 1 or 0, time, holds and 1 or 0, attempts, at.time and redis.call('HGET', g.garbage_info, id) or '',
+      g.name, at.time and 1 or 0, time, is_holder and 1 or 0, attempts, at.time and redis.call('HGET', g.garbage_info, id) or '',
       tonumber(redis.call('ZSCORE', g.garbage_hook, id)) or -1,
     }) do
       bundle[#bundle + 1] = value
@@ -116,7 +115,7 @@ local function unwrap(id, text)
   end
   local kept = 0
   for i = 6, #bundle, 7 do
-    local g, is_garbage, time, holds = by_name[bundle[i]], bundle[i + 1] == 1, bundle[i + 2], bundle[i + 3] == 1
+    local g, is_garbage, time, is_holder = by_name[bundle[i]], bundle[i + 1] == 1, bundle[i + 2], bundle[i + 3] == 1
     local attempts, info, hook_at = bundle[i + 4], bundle[i + 5], bundle[i + 6]
     count('shifted:' .. (g and g.name or '-'))
     if not g then
@@ -137,7 +136,7 @@ local function unwrap(id, text)
         redis.call('ZADD', g.retry, time, member(m))
         look_at(time)
       end
-      if holds and not holder(g, m.key) then
+      if is_holder and not holder(g, m.key) then
         hold(g, m.key, id)
       end
     end

@@ -221,7 +221,7 @@ local function judge_hint(at, hint, fault)
     local states = at.copies[g.name] or {}
     -- A message whose payload is gone releases its key when it is removed.
     local lives = #states > 0 and states[1].kind ~= 'parked' and (m.key == text or at.stored and not m.has_meta)
-    if not lives and redis.call('HGET', g.holder, text) == id then
+    if not lives and without(holder(g, text), id) then
       fault('key', g, 'its holder does not exist', {repair = 'release', key = text})
     end
   elseif what == 'parked' then

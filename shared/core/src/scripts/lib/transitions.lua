@@ -67,9 +67,25 @@ local function unmerge_all(ids, scopes)
   end
 end
 
--- Ordering keys: the holder of a key is its one due message that is not parked.
+-- Ordering keys: the holder of a key is its one due message that is not parked. Messages that a pull took together hold
+-- their key together: each between two spaces, even the last of them.
 local function holder(g, key)
   return g.held > 0 and redis.call('HGET', g.holder, key)
+end
+-- Returns the holders but for a message, '' if there are no others, or nil if it does not hold the key.
+local function without(holders, id)
+  if holders == id or holders == ' ' .. id .. ' ' then
+    return ''
+  end
+  local from, to = string.find(holders or '', ' ' .. id .. ' ', 1, true)
+  return from and string.sub(holders, 1, from) .. string.sub(holders, to + 1)
+end
+local function holds(g, m)
+  return m.key ~= '' and without(holder(g, m.key), m.id) ~= nil
+end
+-- Returns the first holder of a key, or '' if there is none.
+local function first_holder(g, key)
+  return string.match(holder(g, key) or '', '%S+') or ''
 end
 local function hold(g, key, id)
   g.held = g.held + 1
@@ -220,32 +236,39 @@ admit = function(g, m, due)
   end
 end
 
--- The only entrance of a copy that has become due: it is parked behind the holder of its key, or admitted.
+-- The only entrance of a copy that has become due: it is parked behind the holder of its key, or admitted. One of several
+-- holders is parked, too: those that come again do so one by one, in the order of their key, when none is left in flight.
 local function offer(g, m, due)
   if m.key ~= '' then
-    local id = holder(g, m.key)
-    if id and id ~= m.id then
+    local held = holder(g, m.key)
+    if held and held ~= m.id then
       g.parked_count = g.parked_count + 1
       redis.call('ZADD', g.parked, 0, parked_member(m))
+      if without(held, m.id) then
+        release(g, m)
+      end
       return
-    elseif not id then
+    elseif not held then
       hold(g, m.key, m.id)
     end
   end
   admit(g, m, due)
 end
 
--- The only exit of messages from their ordering keys: the next parked one of each key becomes the holder and is admitted.
--- Messages that do not hold their key release nothing.
+-- The only exit of messages from their ordering keys: after the last holder of a key, the next parked one becomes the holder
+-- and is admitted. Messages that do not hold their key release nothing.
 release_all = function(g, ids, keys)
   if #ids == 0 or g.held == 0 then
     return
   end
-  local heads, free, held, next_ids, next_keys, is_over = {}, {}, {}, {}, {}, {}
-  for i, id in ipairs(redis.call('HMGET', g.holder, unpack(keys))) do
+  local heads, free, held, next_ids, next_keys, is_over, rests = {}, {}, {}, {}, {}, {}, {}
+  for i, holders in ipairs(redis.call('HMGET', g.holder, unpack(keys))) do
     local key = keys[i]
-    if id == ids[i] and not is_over[key] then
-      is_over[key] = true
+    local rest = not is_over[key] and without(rests[key] or holders, ids[i])
+    if rest and rest ~= '' then
+      rests[key] = rest
+    elseif rest then
+      is_over[key], rests[key] = true, nil
       local head = g.parked_count > 0
         and redis.call('ZRANGE', g.parked, '[' .. key .. '\0', '(' .. key .. '\1', 'BYLEX', 'LIMIT', '0', '1')[1]
       if head then
@@ -260,11 +283,16 @@ release_all = function(g, ids, keys)
   if #free > 0 then
     redis.call('HDEL', g.holder, unpack(free))
   end
+  for key, rest in pairs(rests) do
+    held[#held + 1], held[#held + 2] = key, rest
+  end
+  if #held > 0 then
+    redis.call('HSET', g.holder, unpack(held))
+  end
   if #heads == 0 then
     return
   end
   redis.call('ZREM', g.parked, unpack(heads))
-  redis.call('HSET', g.holder, unpack(held))
   if is_gated(g) then
     prefetch(next_ids)
     for i, id in ipairs(next_ids) do

@@ -1,0 +1,150 @@
+//! take_parked: delivers parked messages together with the holder of their key.
+
+use super::stage::Asking;
+use lisa_core::broker::{Read, Verdict};
+use lisa_core::message::{EntryId, MessageId, PreparedMessage};
+use lisa_core::state::Attempt;
+use lisa_core::time::When;
+use lisa_core::topic::{OnGarbage, Shard, TopicSettings};
+use lisa_tests::Relay;
+use lisa_tests::relay::{message, ms, retry, settings};
+
+const WORKER: &str = "worker";
+
+fn keyed(id: &str, key: &str) -> PreparedMessage {
+    message(id, When::NOW).key(key)
+}
+
+async fn relay_of(messages: &[PreparedMessage], settings: TopicSettings) -> Relay {
+    let relay = Relay::with("take_parked", settings).await;
+    relay.send(messages).await;
+    relay.move_due(100).await;
+    relay
+}
+
+/// Takes up to `most` messages behind what was read, up to `each` of a key.
+async fn take(relay: &Relay, read: &[Read], most: usize, each: usize) -> Vec<(MessageId, Attempt)> {
+    let items = read.iter();
+    let items = items.map(|read| (read.id.clone().expect("a message"), read.attempt.entry));
+    let items: Vec<(MessageId, EntryId)> = items.collect();
+    let (topic, group) = (relay.topic(), relay.group());
+    let taken = relay
+        .broker()
+        .take_parked(topic, Shard::new(0), group, WORKER, &items, most, each);
+    taken.await.unwrap()
+}
+
+fn ids(taken: &[(MessageId, Attempt)]) -> Vec<&str> {
+    taken.iter().map(|(id, _)| id.as_str()).collect()
+}
+
+fn as_read((id, attempt): (MessageId, Attempt)) -> Read {
+    Read {
+        id: Some(id),
+        attempt,
+    }
+}
+
+/// Reads all that is ready, by the ids.
+async fn read_ids(relay: &Relay) -> Vec<String> {
+    let read = relay.read(100).await.into_iter();
+    read.map(|read| read.id.unwrap().to_string()).collect()
+}
+
+#[tokio::test]
+async fn messages_of_a_key_come_together_and_those_behind_wait_for_all_of_them() {
+    let sent = ["a1", "a2", "a3", "a4"].map(|id| keyed(id, "a"));
+    let relay = relay_of(&sent, settings()).await;
+    let first = relay.read(10).await;
+    let taken = take(&relay, &first, 10, 2).await;
+    assert_eq!(ids(&taken), ["a2", "a3"]);
+    assert_eq!(relay.hash("holder:default").await["a"], " a1 a2 a3 ");
+    let attempts = taken.iter().map(|(_, attempt)| attempt.number);
+    assert_eq!(attempts.collect::<Vec<_>>(), [1, 1]);
+    // In any order, the last one lets the key go on.
+    for read in taken.into_iter().rev().map(as_read) {
+        relay.settle(&read, Verdict::Ack).await;
+        assert!(read_ids(&relay).await.is_empty());
+    }
+    relay.settle(&first[0], Verdict::Ack).await;
+    assert_eq!(read_ids(&relay).await, ["a4"]);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn what_comes_again_of_them_keeps_the_order() {
+    let sent = ["a1", "a2", "a3", "a4"].map(|id| keyed(id, "a"));
+    let relay = relay_of(&sent, settings()).await;
+    let first = relay.read(10).await.remove(0);
+    let taken = take(&relay, std::slice::from_ref(&first), 10, 9).await;
+    let [second, third, fourth] = <[_; 3]>::try_from(taken).unwrap().map(as_read);
+    // The last one would come back first.
+    relay.settle(&first, retry(ms(300))).await;
+    relay.settle(&third, retry(ms(100))).await;
+    relay.settle(&fourth, Verdict::HandBack { when: When::NOW }).await;
+    relay.step(200);
+    relay.move_due(100).await;
+    assert!(read_ids(&relay).await.is_empty(), "the second is in flight");
+    relay.settle(&second, Verdict::Ack).await;
+    relay.move_due(100).await;
+    assert!(read_ids(&relay).await.is_empty(), "the first waits");
+    relay.step(100);
+    for expected in ["a1", "a3", "a4"] {
+        relay.move_due(100).await;
+        let read = relay.read_one().await;
+        assert_eq!(read.id.as_ref().unwrap().as_str(), expected);
+        relay.settle(&read, Verdict::Ack).await;
+    }
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn nothing_is_taken_past_what_is_ready_a_gate_or_another_holder() {
+    let sent = ["a1", "a2", "a3"].map(|id| keyed(id, "a"));
+    let sent = sent.into_iter().chain([keyed("b1", "b"), keyed("b2", "b")]);
+    let relay = relay_of(&sent.collect::<Vec<_>>(), settings()).await;
+    let first = relay.read(1).await;
+    assert!(take(&relay, &first, 10, 9).await.is_empty(), "b1 is ready");
+    let mut all = relay.read(10).await;
+    all.extend(first);
+    assert_eq!(ids(&take(&relay, &all, 2, 1).await), ["b2", "a2"]);
+    assert!(take(&relay, &all, 10, 9).await.is_empty(), "they are two");
+
+    let limited = TopicSettings {
+        max_ready: Some(10),
+        ..settings()
+    };
+    let sent = ["a1", "a2"].map(|id| keyed(id, "a"));
+    let relay = relay_of(&sent, limited).await;
+    let first = relay.read(1).await;
+    assert!(take(&relay, &first, 10, 9).await.is_empty(), "a window");
+    relay.settle(&first[0], Verdict::Ack).await;
+    assert!(take(&relay, &first, 10, 9).await.is_empty(), "it is settled");
+}
+
+#[tokio::test]
+async fn garbage_that_blocks_a_key_blocks_it_after_the_others() {
+    let blocking = TopicSettings {
+        on_garbage: OnGarbage::Block,
+        ..settings()
+    };
+    let sent = ["a1", "a2", "a3"].map(|id| keyed(id, "a"));
+    let relay = relay_of(&sent, blocking).await;
+    let first = relay.read(1).await;
+    let taken = take(&relay, &first, 1, 1).await;
+    let error = "no".to_owned();
+    relay.settle(&first[0], Verdict::Reject { error }).await;
+    let second = as_read(taken.into_iter().next().unwrap());
+    relay.settle(&second, Verdict::Ack).await;
+    assert!(read_ids(&relay).await.is_empty());
+    assert_eq!(relay.hash("holder:default").await["a"], " a1 ");
+    let (broker, topic, group) = (relay.broker(), relay.topic(), relay.group());
+    let ids = ["a1".parse().unwrap()];
+    let seen = broker.in_garbage(topic, group, &ids).await.unwrap();
+    let requeued = broker.requeue(topic, group, &seen);
+    assert_eq!(requeued.await.unwrap(), 1);
+    relay.move_due(100).await;
+    assert_eq!(read_ids(&relay).await, ["a1"]);
+    assert_eq!(relay.hash("holder:default").await["a"], "a1");
+    relay.assert_conserved().await;
+}
