@@ -28,6 +28,7 @@ pub mod cli;
 pub mod combined;
 mod dashboard;
 pub mod dev;
+mod forwarder;
 mod garbage_jobs;
 mod jobs;
 #[cfg(feature = "keda")]

@@ -23,6 +23,7 @@ use utoipa::openapi::OpenApi;
 use crate::api::{self, Api, Via};
 use crate::assignment::Assignments;
 use crate::dashboard;
+use crate::forwarder::Forwarder;
 use crate::garbage_jobs::GarbageJobs;
 use crate::jobs::scheduler::JobScheduler;
 use crate::jobs::{self, Tools};
@@ -41,6 +42,7 @@ pub struct Manager {
     schedule: JobScheduler,
     recurring: Vec<Recurring>,
     stored_schedules: StoredSchedules,
+    forwarder: Forwarder,
     garbage_jobs: GarbageJobs,
     examinations: Arc<Examinations>,
     shutdown: Shutdown,
@@ -73,6 +75,7 @@ impl Manager {
                 wakes: tools.wakes.clone(),
             },
             schedule: jobs::schedule(&tools, &config.manager, shutdown),
+            forwarder: Forwarder::new(&tools),
             garbage_jobs: GarbageJobs {
                 broker: broker.clone(),
                 assignments: assignments.clone(),
@@ -204,6 +207,11 @@ impl Manager {
         supervisor.spawn("garbage_jobs", Policy::restart(), move |heartbeat| {
             let (garbage_jobs, shutdown) = (garbage_jobs.clone(), shutdown.clone());
             async move { garbage_jobs.keep(heartbeat, &shutdown).await }
+        });
+        let (forwarder, shutdown) = (self.forwarder.clone(), self.shutdown.clone());
+        supervisor.spawn("forwarder", Policy::restart(), move |heartbeat| {
+            let (forwarder, shutdown) = (forwarder.clone(), shutdown.clone());
+            async move { forwarder.keep(heartbeat, &shutdown).await }
         });
         let (schedules, shutdown) = (self.stored_schedules.clone(), self.shutdown.clone());
         supervisor.spawn("recurring", Policy::restart(), move |heartbeat| {

@@ -87,8 +87,8 @@ impl NewMessage {
     #[must_use]
     pub fn id(mut self, id: impl AsRef<str>) -> Self {
         match id.as_ref().parse::<MessageId>() {
-            Ok(id) if id.is_of_callback() => {
-                self.reject("id", format!("{id}: only callbacks have ids of this form"));
+            Ok(id) if id.is_derived() => {
+                self.reject("id", format!("{id}: only Lisa makes ids of this form"));
             }
             Ok(id) => {
                 self.message.id = id;

@@ -3,18 +3,24 @@
 //!
 //! A group with nothing in flight has nothing to reclaim for a whole lease, and is skipped for that time, unless a wake
 //! arrives.
+//!
+//! A run each second would see the end of a lease half a second late. So each run finds out which leases end before the next one,
+//! and groups with such leases are looked at again when they end.
 
 use std::collections::HashMap;
 use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lisa_core::broker::{BrokerError, TopicHandle};
+use futures_util::{StreamExt, stream};
+use lisa_core::broker::{BrokerError, ENDS_SOON, TopicHandle};
 use lisa_core::message::EntryId;
 use lisa_core::redis::Jump;
 use lisa_core::sync::Mutex;
 use lisa_core::topic::{Group, Shard, Topic};
 use serde::Serialize;
+use tokio::time::sleep_until;
 use utoipa::ToSchema;
 
 use super::round::Round;
@@ -48,6 +54,12 @@ pub(crate) struct Reclaim {
     places: Mutex<HashMap<Place, EntryId>>,
 }
 
+/// The reason why leases cannot be judged.
+enum Doubt {
+    Jumped(Jump),
+    Outage,
+}
+
 /// A group on a shard.
 type Place = (Topic, Shard, Group);
 
@@ -67,7 +79,7 @@ impl Wakes {
     }
 
     /// Returns true if a wake has arrived at that time or later.
-    fn since(&self, channel: &str, time: Instant) -> bool {
+    pub(crate) fn since(&self, channel: &str, time: Instant) -> bool {
         let wakes = self.0.lock();
         wakes.get(channel).is_some_and(|at| *at >= time)
     }
@@ -81,6 +93,12 @@ impl Wakes {
 /// The number of held deliveries after which a run leaves a group to the next run. Each is examined once per lease of the
 /// topic until its own lease ends, and a client may hold any number: the other groups must not wait for them.
 const MAX_HELD: u64 = 1000;
+/// The time for which a run looks at the ends of leases: until the next run has begun.
+const BETWEEN_RUNS: Duration = Duration::from_millis(1100);
+/// The shortest time between two looks at a group for the ends of its leases.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+/// The number of groups that are looked at together for the ends of their leases.
+const LOOKS_AT_ONCE: usize = 16;
 /// One run in this many also checks entries whose ids are in the future.
 const AHEAD_EVERY: u64 = 30;
 /// The time without reclaiming after an outage. Consumers could not renew their leases either, and need time to connect
@@ -104,8 +122,9 @@ impl Reclaim {
     ///
     /// # Errors
     /// A topic is damaged, or a server did not answer. Deliveries that were reclaimed stay reclaimed.
-    pub(crate) async fn run_once(&self) -> Result<Report, JobError> {
+    pub(crate) async fn run_once(self: &Arc<Self>) -> Result<Report, JobError> {
         let mut round = Round::new("reclaim", &self.tools);
+        let mut ends = Vec::new();
         let mut report = Report::default();
         let ahead = self
             .runs
@@ -114,17 +133,11 @@ impl Reclaim {
         let mut jumped = None;
         let mut places = mem::take(&mut *self.places.lock());
         'shards: for assigned in &self.tools.assignments.now().shards {
-            let server = self.tools.broker.server(&assigned.topic, assigned.shard);
-            let (jump, disturbed) = server.map_or((None, None), |server| {
-                (server.clock().jumped(), server.disturbed_at())
-            });
-            if let Some(jump) = jump.filter(|jump| distrusts(jump, &assigned.topic)) {
+            if let Some(doubt) = self.doubt(assigned) {
                 report.skipped += 1;
-                jumped = Some(jump);
-                continue;
-            }
-            if disturbed.is_some_and(|at| at.elapsed() < AFTER_AN_OUTAGE) {
-                report.skipped += 1;
+                if let Doubt::Jumped(jump) = doubt {
+                    jumped = Some(jump);
+                }
                 continue;
             }
             for group in assigned.topic.groups() {
@@ -132,8 +145,10 @@ impl Reclaim {
                     continue;
                 }
                 let after = places.remove(&key(assigned, group));
-                let reclaimed = self.reclaim_group(assigned, group, ahead, after, &mut report);
-                round.of_shard(assigned, reclaimed).await;
+                let next_end = self.reclaim_group(assigned, group, ahead, after, &mut report);
+                if let Some(Some(end)) = round.of_shard(assigned, next_end).await {
+                    ends.push((end, assigned.clone(), group.clone()));
+                }
                 if self.tools.is_draining() {
                     break 'shards;
                 }
@@ -148,9 +163,46 @@ impl Reclaim {
                 "Redis's clock jumped; reclaiming nothing for one lease"
             );
         }
+        if !ends.is_empty() {
+            tokio::spawn(self.clone().look_at_ends(ends));
+        }
         round.report(report)
     }
 
+    /// Returns the reason why the leases of a shard cannot be judged now.
+    fn doubt(&self, assigned: &AssignedShard) -> Option<Doubt> {
+        let server = self.tools.broker.server(&assigned.topic, assigned.shard).ok()?;
+        let jump = server.clock().jumped();
+        if let Some(jump) = jump.filter(|jump| distrusts(jump, &assigned.topic)) {
+            return Some(Doubt::Jumped(jump));
+        }
+        let disturbed = server.disturbed_at();
+        disturbed
+            .is_some_and(|at| at.elapsed() < AFTER_AN_OUTAGE)
+            .then_some(Doubt::Outage)
+    }
+
+    /// Looks at groups again when their next leases end, until the next run.
+    async fn look_at_ends(self: Arc<Self>, ends: Vec<(Instant, AssignedShard, Group)>) {
+        let until = Instant::now() + BETWEEN_RUNS;
+        let looks = ends.into_iter().map(async |(mut end, assigned, group)| {
+            while end < until && !self.tools.is_draining() {
+                sleep_until(end.max(Instant::now() + BETWEEN_LOOKS).into()).await;
+                if self.doubt(&assigned).is_some() {
+                    return;
+                }
+                let (report, ahead) = (&mut Report::default(), false);
+                let looked = self.reclaim_group(&assigned, &group, ahead, None, report);
+                // The next run tells why.
+                let Ok(Some(next)) = looked.await else { return };
+                end = next;
+            }
+        });
+        let looks = stream::iter(looks).buffer_unordered(LOOKS_AT_ONCE);
+        looks.collect::<()>().await;
+    }
+
+    /// Reclaims the expired deliveries of a group. Returns the time at which its next lease ends, if that is soon and known.
     async fn reclaim_group(
         &self,
         assigned: &AssignedShard,
@@ -158,14 +210,17 @@ impl Reclaim {
         ahead: bool,
         mut after: Option<EntryId>,
         report: &mut Report,
-    ) -> Result<(), BrokerError> {
+    ) -> Result<Option<Instant>, BrokerError> {
         let broker = &self.tools.broker;
-        let mut held = 0;
+        let (mut held, mut next_end) = (0, None);
         loop {
-            let (batch, last) = broker
+            let page = broker
                 .reclaim_after(&assigned.topic, assigned.shard, group, ahead, after)
                 .await?;
-            after = last;
+            let batch = page.report;
+            after = page.last;
+            let end = page.next_end.map(|left| Instant::now() + left);
+            next_end = next_end.into_iter().chain(end).min();
             held += batch.held;
             report.retry += batch.retry;
             report.garbage += batch.garbage;
@@ -192,7 +247,7 @@ impl Reclaim {
             if held >= MAX_HELD {
                 let place = key(assigned, group);
                 self.places.lock().extend(after.map(|after| (place, after)));
-                return Ok(());
+                return Ok(next_end);
             }
         }
         let asked = Instant::now();
@@ -207,13 +262,14 @@ impl Reclaim {
             self.tools.wakes.forget_old();
             quiet.insert(key(assigned, group), asked);
         }
-        Ok(())
+        Ok(next_end)
     }
 
     /// Returns whether no lease can have expired, because nothing was in flight less than one lease ago, and no shorter lease
     /// was announced since. Removes an older record.
     fn is_quiet(&self, assigned: &AssignedShard, group: &Group) -> bool {
         let lease = assigned.topic.settings().lease;
+        let lease = lease - ENDS_SOON.min(lease / 2);
         let key = key(assigned, group);
         let mut quiet = self.quiet.lock();
         let is_quiet = quiet.get(&key).is_some_and(|since| {

@@ -184,7 +184,7 @@ pub(crate) async fn count(
             let matching = matching(broker, topic, shard, filter, &page).await?;
             counted.found += matching.iter().filter(|matches| **matches).count() as u64;
             for message in &page {
-                pass(&mut position, message);
+                position.pass(message);
                 position.skip += 1;
             }
             counted.looked_at += page.len() as u64;
@@ -224,14 +224,6 @@ async fn matching(
             filter.matches(reason, error, key.as_ref())
         })
         .collect())
-}
-
-/// Moves a position to the time of a message.
-fn pass(position: &mut GarbagePosition, message: &InGarbage) {
-    if message.time > position.from {
-        position.from = message.time;
-        position.skip = 0;
-    }
 }
 
 /// Returns the jobs, the newest first.
@@ -444,7 +436,7 @@ async fn advance(
             break;
         }
         looked_at += 1;
-        pass(&mut position, message);
+        position.pass(message);
         if matches {
             // It leaves garbage, so it is not among those to skip.
             batch.push((message.id.clone(), message.time));

@@ -197,6 +197,7 @@ keys! {
         workers,
         /// The jobs that requeue or purge garbage.
         garbage_jobs,
+        move_tasks,
         /// Samples of the sums of all topics, one a minute and one a quarter hour.
         series,
         series15,

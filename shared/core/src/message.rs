@@ -54,6 +54,24 @@ pub struct Headers(BTreeMap<HeaderName, HeaderValue>);
 /// what only Lisa knows.
 const RESERVED: &str = "lisa-";
 
+/// The header with the topic and the id, separated by a slash, that a message had before it was first forwarded from garbage.
+pub const ORIGIN: &str = "lisa-origin";
+/// The longest text of an error in a header, in characters.
+const LONGEST_ERROR: usize = 1024;
+
+/// Converts the text of an error for a header: replaces each character that is not printable ASCII with `?`.
+pub fn visible_ascii(text: &str) -> String {
+    let visible = |c: char| {
+        if c.is_ascii_graphic() || c == ' ' {
+            c
+        } else {
+            '?'
+        }
+    };
+    let text: String = text.trim().chars().map(visible).take(LONGEST_ERROR).collect();
+    text.trim_end().to_owned()
+}
+
 impl Headers {
     /// Sets a header of a sender; a later value replaces an earlier one.
     ///

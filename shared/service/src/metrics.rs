@@ -146,6 +146,8 @@ families! {
     source_messages: Counters<SourceOutcome>;
     /// Number of deliveries reclaimed after their lease expired, by destination: retry, garbage, expired or lost.
     reclaimed: Counters<GroupTo>;
+    /// Number of messages forwarded from garbage to another topic, by that topic.
+    forwarded: Counters<GroupTo>;
     /// Memory that Redis uses for its data, in bytes; in a cluster, that of the fullest server.
     redis_memory_bytes: Gauges<NoLabels>;
     /// Memory limit (maxmemory) of the same server, in bytes; only exported if it is set.
@@ -289,6 +291,12 @@ impl Metrics {
     pub fn reclaimed(&self, topic: &str, group: &str, to: &str, count: u64) {
         let labels = GroupTo::new(topic, group, to);
         self.families.reclaimed.get_or_create(&labels).inc_by(count);
+    }
+
+    /// Counts `count` messages forwarded from garbage to another topic.
+    pub fn forwarded(&self, topic: &str, group: &str, to: &str, count: u64) {
+        let labels = GroupTo::new(topic, group, to);
+        self.families.forwarded.get_or_create(&labels).inc_by(count);
     }
 
     /// Sets Redis's clock minus this host's, in seconds.

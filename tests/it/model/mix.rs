@@ -152,6 +152,7 @@ fn settings(shards: u16) -> TopicSettings {
         dedup_window: ms(20_000),
         garbage: GarbageSettings {
             max_age: ms(60_000),
+            topic: None,
         },
         ..TopicSettings::default()
     }

@@ -70,7 +70,10 @@ async fn more_than_one_call_can_hold_is_purged() {
 
 #[tokio::test]
 async fn what_is_older_than_the_topic_keeps_it_is_purged_and_nothing_younger() {
-    let garbage = GarbageSettings { max_age: ms(5000) };
+    let garbage = GarbageSettings {
+        max_age: ms(5000),
+        topic: None,
+    };
     let settings = TopicSettings {
         garbage,
         ..settings()

@@ -243,9 +243,10 @@ async fn what_lies_behind_many_held_deliveries_is_reached_by_continuing_after_th
     let mut found = Vec::new();
     for _ in 0..2 {
         let reclaimed = broker.reclaim_after(topic, Shard::new(0), group, true, after);
-        let (report, last) = reclaimed.await.unwrap();
+        let page = reclaimed.await.unwrap();
+        let report = page.report;
         found.push((report.held, report.retry, report.more));
-        after = last;
+        after = page.last;
     }
     assert_eq!(found, [(50, 0, true), (10, 1, false)]);
     assert_eq!(after, Some(read.attempt.entry));

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use lisa_core::broker::BrokerError;
 use lisa_core::message::{
     CallbackOutcome, Headers, MessageId, NewId, Options, OrderingKey, PreparedMessage, Record,
+    visible_ascii,
 };
 use lisa_core::state::{GarbageReason, SendOutcome};
 use lisa_core::time::When;
@@ -215,18 +216,6 @@ fn hops(delivery: &Delivery) -> u32 {
     }
     let hops = delivery.headers.get(&format!("{PREFIX}hops"));
     hops.and_then(|hops| hops.parse().ok()).unwrap_or(0)
-}
-
-/// Converts a text for a header: replaces each character that is not printable ASCII with `?`.
-fn visible_ascii(text: &str) -> String {
-    let visible = |c: char| {
-        if c.is_ascii_graphic() || c == ' ' {
-            c
-        } else {
-            '?'
-        }
-    };
-    text.trim().chars().map(visible).collect()
 }
 
 #[cfg(test)]

@@ -253,6 +253,9 @@ impl Broker {
                 settled[index] = outcome;
             }
         }
+        if settled.contains(&Settled::Garbage) {
+            self.wake_forwarder(topic, shard).await;
+        }
         Ok(settled)
     }
 

@@ -34,6 +34,16 @@ pub struct GarbagePosition {
     pub skip: usize,
 }
 
+impl GarbagePosition {
+    /// Moves the position to the time of a message. If the message stays in garbage, it must also be skipped.
+    pub fn pass(&mut self, message: &InGarbage) {
+        if message.time > self.from {
+            self.from = message.time;
+            self.skip = 0;
+        }
+    }
+}
+
 impl Broker {
     /// Returns up to `limit` messages in a group's garbage on a shard, by the time at which they moved there: from a position
     /// on, up to and including `to`. Costs two reads.
@@ -72,6 +82,37 @@ impl Broker {
                 .and_then(|info| GarbageInfo::parse(error_in(&info))),
         });
         Ok(found.collect())
+    }
+
+    /// Returns for each message whether its garbage hook has yet to run.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn awaits_garbage_hook(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        ids: &[MessageId],
+    ) -> Result<Vec<bool>, BrokerError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys = topic.group_keys(shard, group)?.group;
+        let scores = command("ZMSCORE", &keys.garbage_hook).ids(ids);
+        let scores: Vec<Option<f64>> = self.ask(scores).await?;
+        Ok(scores.iter().map(Option::is_some).collect())
+    }
+
+    /// Wakes the manager that forwards the garbage of a shard, if there is one. A hint: it looks twice a second anyway.
+    pub(super) async fn wake_forwarder(&self, topic: &TopicHandle, shard: Shard) {
+        if topic.settings().garbage.topic.is_some()
+            && let Ok(keys) = topic.keys(shard)
+        {
+            let now = self.now_at(topic, shard).get();
+            let wake = command("SPUBLISH", &keys.wake).arg(now);
+            let _: Result<u64, BrokerError> = self.ask(wake).await;
+        }
     }
 
     /// Returns the garbage jobs: id and state.

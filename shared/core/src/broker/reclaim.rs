@@ -1,12 +1,12 @@
 //! Reclaims deliveries whose lease (visibility timeout) has expired.
 
 use std::collections::HashSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redis::Value;
 
 use crate::broker::pull::SHORT_LEASES;
-use crate::broker::reply::{Pending, command, or_empty};
+use crate::broker::reply::{command, or_empty};
 use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::keys::{GroupView, Key};
 use crate::message::{EntryId, MessageId};
@@ -19,6 +19,12 @@ use crate::topic::{Group, Shard};
 const BATCH: usize = 50;
 /// The tolerance for the estimate of Redis's clock, in ms.
 const SLACK: u64 = 1000;
+
+/// A pending entry, its consumer, the time since it was last renewed in ms, and its delivery count.
+type Listed = (EntryId, Value, u64, u64);
+
+/// The time before the end of a lease from which a reclaim tells it: more than the second between two runs.
+pub const ENDS_SOON: Duration = Duration::from_millis(1200);
 
 /// The result of one reclaim: the number of deliveries by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +45,17 @@ pub struct ReclaimReport {
     pub more: bool,
 }
 
+/// The deliveries of one reclaim, up to 50.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReclaimPage {
+    /// The number of deliveries by outcome.
+    pub report: ReclaimReport,
+    /// The last entry that was examined, to continue after it.
+    pub last: Option<EntryId>,
+    /// The time until the next lease ends, if that is within [`ENDS_SOON`] and known. A hint: another one may end before.
+    pub next_end: Option<Duration>,
+}
+
 impl Broker {
     /// Reclaims up to 50 deliveries of a group on a shard whose lease has expired.
     ///
@@ -54,12 +71,11 @@ impl Broker {
         group: &Group,
         ahead: bool,
     ) -> Result<ReclaimReport, BrokerError> {
-        let reclaimed = self.reclaim_after(topic, shard, group, ahead, None).await?;
-        Ok(reclaimed.0)
+        let page = self.reclaim_after(topic, shard, group, ahead, None).await?;
+        Ok(page.report)
     }
 
-    /// Reclaims like [`Broker::reclaim`], but skips the entries up to `after`. Also returns the last entry that it examined, to
-    /// continue after it.
+    /// Reclaims like [`Broker::reclaim`], but skips the entries up to `after`.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -70,24 +86,22 @@ impl Broker {
         group: &Group,
         ahead: bool,
         after: Option<EntryId>,
-    ) -> Result<(ReclaimReport, Option<EntryId>), BrokerError> {
+    ) -> Result<ReclaimPage, BrokerError> {
         let begun = Instant::now();
         let keys = topic.group_keys(shard, group)?;
-        let (entries, last) = self.overdue(topic, keys, group, ahead, after).await?;
+        let (entries, mut page) = self.overdue(topic, keys, group, ahead, after).await?;
         // If the request waited for Redis to come back, consumers get time to renew before its result counts.
         let disturbed = self.inner.connection.at(&keys.group.ready).disturbed_at();
         if entries.is_empty() || disturbed.is_some_and(|at| at >= begun) {
-            return Ok((ReclaimReport::default(), last));
+            return Ok(page);
         }
         let items = self.reclaim_items(topic, shard, keys, &entries).await?;
         let call = Reclaim {
             lease: topic.settings().lease,
             items: &items,
         };
-        let mut report = ReclaimReport {
-            more: entries.len() == BATCH,
-            ..ReclaimReport::default()
-        };
+        let report = &mut page.report;
+        report.more = entries.len() == BATCH;
         for outcome in self.general(topic, shard, Some(group), &call).await? {
             match outcome {
                 Reclaimed::Retry { .. } => report.retry += 1,
@@ -98,7 +112,10 @@ impl Broker {
                 Reclaimed::Held => report.held += 1,
             }
         }
-        Ok((report, last))
+        if page.report.garbage > 0 {
+            self.wake_forwarder(topic, shard).await;
+        }
+        Ok(page)
     }
 
     /// Returns the number of deliveries of a group on a shard that are in flight; 0 if the stream lost its group.
@@ -149,7 +166,7 @@ impl Broker {
     }
 
     /// Lists pending entries that have been idle for a lease, each with its delivery count. Also returns the last one that is as old as
-    /// a lease, to continue after it.
+    /// a lease, and when the next lease ends.
     async fn overdue(
         &self,
         topic: &TopicHandle,
@@ -157,13 +174,14 @@ impl Broker {
         group: &Group,
         ahead: bool,
         after: Option<EntryId>,
-    ) -> Result<(Vec<(EntryId, u64)>, Option<EntryId>), BrokerError> {
+    ) -> Result<(Vec<(EntryId, u64)>, ReclaimPage), BrokerError> {
         let lease = millis(topic.settings().lease);
-        let idle = |from: &str, to: &str| {
+        let idle_for = |time: u64, from: &str, to: &str| {
             let pending = command("XPENDING", &keys.group.ready).arg(group.as_str());
-            let pending = pending.arg("IDLE").arg(lease);
+            let pending = pending.arg("IDLE").arg(time);
             pending.arg(&[from, to]).arg(BATCH)
         };
+        let idle = |from: &str, to: &str| idle_for(lease, from, to);
         // An entry cannot be idle for longer than it exists: this bound saves Redis from walking all younger ones. The
         // estimate of its clock gets some slack. Entries from the future exist after its clock stepped back; their ids say
         // nothing about their age.
@@ -177,22 +195,36 @@ impl Broker {
         if ahead {
             commands.push(idle(&future.to_string(), "+"));
         }
-        let lists: Vec<Vec<Pending<Value, u64>>> = or_empty(self.ask_all(&server, commands).await)?;
-        let (mut seen, mut overdue, mut last) = (HashSet::new(), Vec::new(), after);
-        for (index, list) in lists.into_iter().enumerate() {
-            for (entry, _, _, count) in list {
+        // Those whose leases end soon; a renewal comes after a third of the lease.
+        let soon = lease - millis(ENDS_SOON).min(lease / 2);
+        let youngest = now.saturating_sub(soon) + SLACK;
+        let lists_of_overdue = commands.len();
+        commands.push(idle_for(soon, "-", "+").arg(SHORT_LEASES));
+        commands.push(idle_for(soon, "-", &youngest.to_string()));
+        let lists: Vec<Vec<Listed>> = or_empty(self.ask_all(&server, commands).await)?;
+        let (lists, soon) = lists.split_at(lists_of_overdue.min(lists.len()));
+        let ends = soon.iter().flatten().map(|(_, _, idle, _)| lease.saturating_sub(*idle));
+        let next_end = ends.filter(|left| *left > 0).min();
+        let mut page = ReclaimPage {
+            last: after,
+            next_end: next_end.map(Duration::from_millis),
+            ..ReclaimPage::default()
+        };
+        let (mut seen, mut overdue) = (HashSet::new(), Vec::new());
+        for (index, list) in lists.iter().enumerate() {
+            for &(entry, _, _, count) in list {
                 if overdue.len() == BATCH {
-                    return Ok((overdue, last));
+                    return Ok((overdue, page));
                 }
                 if index == 1 {
-                    last = Some(entry);
+                    page.last = Some(entry);
                 }
                 if seen.insert(entry) {
                     overdue.push((entry, count));
                 }
             }
         }
-        Ok((overdue, last))
+        Ok((overdue, page))
     }
 
     /// Applies the retry policy to each entry, from its fields and the head of its message's record.

@@ -1,6 +1,7 @@
-//! The identity of a callback: a message that reports the outcome of another message in one group.
+//! The identity of messages that Lisa makes of others: a callback, which reports the outcome of a message in one group, and what is
+//! forwarded from garbage or moved back.
 
-use crate::message::MessageId;
+use crate::message::{EntryId, MessageId};
 use crate::names::{Group, Topic, words};
 use crate::time::UnixMs;
 
@@ -14,6 +15,9 @@ words!(
     }
 );
 
+/// The words of ids of messages that are forwarded from garbage, or moved to another topic.
+const FORWARD: &str = "forward";
+const MOVE: &str = "move";
 /// The number of hexadecimal digits of a hash in an id.
 const DIGITS: usize = 32;
 
@@ -31,27 +35,51 @@ impl MessageId {
         garbage_time: Option<UnixMs>,
     ) -> Self {
         let time = garbage_time.map_or(String::new(), |time| time.get().to_string());
-        // No part contains a NUL.
-        let parts = [topic.as_str(), group.as_str(), message.as_str(), &time].join("\0");
-        let hash = ring::digest::digest(&ring::digest::SHA256, parts.as_bytes());
+        Self::derived(outcome.as_str(), [topic.as_str(), group.as_str(), message.as_str(), &time])
+    }
+
+    /// Returns the id of a message that is forwarded from the garbage of a group to another topic, such as
+    /// `forward:c5f6c0d3ef6f8bfa1f6ff0d32d2b3b0e`. It is the same in every process, and another one each time that the message
+    /// goes to garbage.
+    pub fn of_forward(topic: &Topic, group: &Group, message: &Self, garbage_time: UnixMs) -> Self {
+        let time = garbage_time.get().to_string();
+        Self::derived(FORWARD, [topic.as_str(), group.as_str(), message.as_str(), &time])
+    }
+
+    /// Returns the id of a message that is moved from a topic to another one, for a delivery of it.
+    pub fn of_move(topic: &Topic, group: &Group, message: &Self, entry: EntryId) -> Self {
+        let entry = entry.to_string();
+        Self::derived(MOVE, [topic.as_str(), group.as_str(), message.as_str(), &entry])
+    }
+
+    /// Makes an id of texts without NULs.
+    fn derived(word: &str, parts: [&str; 4]) -> Self {
+        let hash = ring::digest::digest(&ring::digest::SHA256, parts.join("\0").as_bytes());
         let digits = hash.as_ref()[..DIGITS / 2]
             .iter()
             .map(|byte| format!("{byte:02x}"));
-        let id = format!("{outcome}:{}", digits.collect::<String>());
+        let id = format!("{word}:{}", digits.collect::<String>());
         id.parse().expect("a word, a colon and 32 digits")
     }
 
-    /// Returns true for an id of the form that callbacks have. No sender may choose one, because its message would make the
-    /// callback a duplicate.
+    /// Returns true for an id of the form that only Lisa makes. No sender may choose one, because its message would make that
+    /// of Lisa a duplicate.
+    pub fn is_derived(&self) -> bool {
+        let words = [FORWARD, MOVE];
+        let is_known = |word: &str| words.contains(&word) || word.parse::<CallbackOutcome>().is_ok();
+        self.word().is_some_and(is_known)
+    }
+
+    /// Returns the word before the digits of a derived id.
+    fn word(&self) -> Option<&str> {
+        let (word, digits) = self.as_str().split_once(':')?;
+        let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        (digits.len() == DIGITS && digits.bytes().all(is_digit)).then_some(word)
+    }
+
+    /// Returns true for an id of the form that callbacks have.
     pub fn is_of_callback(&self) -> bool {
-        let Some((outcome, digits)) = self.as_str().split_once(':') else {
-            return false;
-        };
-        outcome.parse::<CallbackOutcome>().is_ok()
-            && digits.len() == DIGITS
-            && digits
-                .bytes()
-                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        self.word().is_some_and(|word| word.parse::<CallbackOutcome>().is_ok())
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Group, Rate};
+use super::{Group, Rate, Topic};
 use crate::durability::Durability;
 use crate::fields;
 use crate::fields::{FieldProblem, Size};
@@ -136,6 +136,9 @@ fields! {
         [serde(with = "duration_text")]
         [cfg_attr(feature = "openapi", schema(value_type = String))]
         max_age: Duration = 14 * DAY, in Duration::from_secs(1)..=LONGEST_DELAY;
+        /// The topic to which the manager forwards messages in garbage (dead-letter queue). If unset, they stay here.
+        [serde(default)]
+        topic: Option<Topic> = None;
     }
 }
 
