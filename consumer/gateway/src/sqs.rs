@@ -6,11 +6,13 @@
 
 mod attributes;
 mod message_id;
+mod move_tasks;
 mod protocol;
 mod purge;
 mod queue_attributes;
 mod queues;
 mod receive;
+mod running;
 mod send;
 mod settle;
 mod sigv4;
@@ -61,7 +63,7 @@ const ACTION: &str = "x-amz-target";
 const TARGET: &str = "AmazonSQS.";
 
 /// The actions: the name, the scope that it requires, or `None` if any token will do, and the largest body.
-const ACTIONS: [(&str, Option<Scope>, usize); 14] = [
+const ACTIONS: [(&str, Option<Scope>, usize); 16] = [
     ("SendMessage", Some(Scope::Send), MAX_SENT),
     ("SendMessageBatch", Some(Scope::Send), MAX_SENT),
     ("ReceiveMessage", Some(Scope::Receive), MAX_BODY),
@@ -77,6 +79,8 @@ const ACTIONS: [(&str, Option<Scope>, usize); 14] = [
     ("GetQueueAttributes", Some(Scope::Read), MAX_BODY),
     ("PurgeQueue", Some(Scope::Operate), MAX_BODY),
     ("StartMessageMoveTask", Some(Scope::Operate), MAX_BODY),
+    ("CancelMessageMoveTask", Some(Scope::Operate), MAX_BODY),
+    ("ListMessageMoveTasks", Some(Scope::Read), MAX_BODY),
     ("GetQueueUrl", None, MAX_BODY),
     ("CreateQueue", None, MAX_BODY),
     ("SetQueueAttributes", None, MAX_BODY),
@@ -88,12 +92,10 @@ pub fn actions() -> impl Iterator<Item = &'static str> {
 }
 
 /// The actions that Lisa does not have.
-const UNSUPPORTED: [&str; 9] = [
+const UNSUPPORTED: [&str; 7] = [
     "AddPermission",
-    "CancelMessageMoveTask",
     "DeleteQueue",
     "ListDeadLetterSourceQueues",
-    "ListMessageMoveTasks",
     "ListQueueTags",
     "RemovePermission",
     "TagQueue",
@@ -118,8 +120,8 @@ struct Service {
     gateway: Gateway,
     options: Arc<SqsOptions>,
     tokens: TokenSet,
-    /// The purges and requeues that run.
-    running: Mutex<BTreeSet<(purge::Verb, Topic)>>,
+    /// The purges and moves that run.
+    running: Mutex<BTreeSet<(running::Verb, Topic)>>,
     /// Bodies whose signatures are not verified yet have memory of their own: others cannot take it.
     bodies: BodyLimits,
     /// The limits of reading the counts of queues.
@@ -327,7 +329,9 @@ async fn dispatch(call: &Call<'_>, action: &str, body: Body) -> Result<Response,
         "GetQueueAttributes" => queues::attributes(call, read(given)?).await,
         "SetQueueAttributes" => queues::set_attributes(call, read(given)?).await,
         "PurgeQueue" => purge::purge(call, read(given)?).await,
-        "StartMessageMoveTask" => purge::start_move(call, read(given)?).await,
+        "StartMessageMoveTask" => move_tasks::start(call, read(given)?).await,
+        "CancelMessageMoveTask" => move_tasks::cancel(call, read(given)?).await,
+        "ListMessageMoveTasks" => move_tasks::list(call, read(given)?).await,
         _ if UNSUPPORTED.contains(&action) => {
             let message =
                 format!("{action} is not supported: topics and tokens are configured in Lisa.");
@@ -363,7 +367,9 @@ pub(super) fn parse(body: &[u8]) -> Vec<String> {
         read::<queues::GetAttributes>(body).map(drop),
         read::<queues::SetAttributes>(body).map(drop),
         read::<purge::Purge>(body).map(drop),
-        read::<purge::StartMove>(body).map(drop),
+        read::<move_tasks::Start>(body).map(drop),
+        read::<move_tasks::List>(body).map(drop),
+        read::<move_tasks::Cancel>(body).map(drop),
     ];
     let errors = results.into_iter().filter_map(Result::err);
     errors.map(|error| error.message).collect()
@@ -404,6 +410,11 @@ impl<'a> Call<'a> {
             token: token.map(|token| token.name().to_owned()),
             trace: header("x-amzn-trace-id").map(str::to_owned),
         }
+    }
+
+    /// Returns the ARN of a queue.
+    fn arn(&self, queue: &str) -> String {
+        format!("arn:aws:sqs:{}:{ACCOUNT}:{queue}", self.region)
     }
 
     fn gateway(&self) -> &Gateway {

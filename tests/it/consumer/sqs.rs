@@ -1,5 +1,6 @@
 //! Clients of Amazon SQS at a gateway, with raw requests to the real programs. `make clients` runs the SDKs.
 
+mod groups;
 mod purge;
 mod queues;
 mod shapes;

@@ -1,9 +1,7 @@
-//! `PurgeQueue` and `StartMessageMoveTask`: long operations, which may continue after the response.
+//! `PurgeQueue`, which may continue after its response.
 //!
-//! Each handles batches until nothing is left, and stops between batches at a shutdown. Repeating the call handles the rest.
-//! The audit log records both, as actions of an operator.
+//! It handles batches until nothing is left, and stops between batches at a shutdown. Repeating the call handles the rest.
 
-use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,14 +12,13 @@ use lisa_core::broker::{BrokerError, MAX_BATCH, Settlement, TopicHandle, Verdict
 use lisa_core::message::MessageId;
 use lisa_core::state::{CancelOutcome, Settled, State};
 use lisa_core::time::UnixMs;
-use lisa_core::topic::Topic;
-use lisa_service::audit::Action;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::protocol::{Kind, SqsError, ok};
+use super::running::{Running, Verb};
 use super::{Call, Service};
 use crate::pull::{PullOptions, take};
 use crate::settle::settle_all;
@@ -34,106 +31,8 @@ const AT_A_TIME: usize = 16;
 const PASSES: usize = 5;
 /// The time after which a purge is answered although it continues. The clients' own time limits are 30 s and more.
 const ANSWER_AFTER: Duration = Duration::from_secs(10);
-/// The maximum lag of the estimate of Redis's clock.
-const SLACK: Duration = Duration::from_millis(100);
 /// The lease of messages that a purge takes.
 const LEASE: Duration = Duration::from_secs(30);
-
-/// A long operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verb {
-    Purge,
-    Requeue,
-}
-
-impl Verb {
-    /// Returns its name in the audit log.
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Purge => "purge_queue",
-            Self::Requeue => "requeue",
-        }
-    }
-
-    /// Returns its outcome in the audit log.
-    fn outcome(self, count: u64) -> String {
-        match self {
-            Self::Purge => format!("{count} removed"),
-            Self::Requeue => format!("{count} requeued"),
-        }
-    }
-}
-
-/// The mark that an operation runs. Dropping it removes the mark.
-struct Running {
-    service: Arc<Service>,
-    operation: (Verb, Topic),
-}
-
-impl Running {
-    fn begin(call: &Call<'_>, verb: Verb, topic: &Topic) -> Result<Self, SqsError> {
-        let service = call.service.clone();
-        let operation = (verb, topic.clone());
-        if !service.running.lock().insert(operation.clone()) {
-            return Err(match verb {
-                Verb::Purge => {
-                    let message = "Only one PurgeQueue operation on a queue is allowed at a time.";
-                    SqsError::new(Kind::PurgeQueueInProgress, message)
-                }
-                Verb::Requeue => {
-                    let message = "There is already a task running. Only one active task is allowed for a source queue.";
-                    SqsError::unsupported(message)
-                }
-            });
-        }
-        Ok(Self { service, operation })
-    }
-
-    /// Runs the work until its end, or the shutdown. Returns the receiver of its result, which need not be awaited.
-    fn start<E: Display + Send>(
-        self,
-        call: &Call<'_>,
-        work: impl Future<Output = Result<u64, E>> + Send + 'static,
-    ) -> oneshot::Receiver<Result<(), SqsError>> {
-        let (verb, topic) = &self.operation;
-        let broker = &self.service.gateway.process().broker;
-        let action = Action::of_sqs_client(broker, call.token.as_deref(), verb.as_str());
-        let action = action.topic(topic).group(&self.service.options.group);
-        let (end, ended) = oneshot::channel();
-        let gateway = self.service.gateway.clone();
-        gateway.spawn(async move {
-            let (verb, topic) = &self.operation;
-            let draining = self.service.gateway.shutdown().draining();
-            let work = async {
-                match draining.run_until_cancelled(work).await {
-                    Some(result) => result.map_err(|error| error.to_string()),
-                    None => Err("stopped by the shutdown".to_owned()),
-                }
-            };
-            let result = action.run(work, |count| verb.outcome(*count)).await;
-            match &result {
-                Ok(count) => tracing::info!(%topic, count, ?verb, "finished for an SQS client"),
-                Err(error) => {
-                    tracing::error!(%topic, error, ?verb, "failed for an SQS client; call it again");
-                }
-            }
-            let result = result.map(drop).map_err(|error| {
-                let message = format!("{error}; call it again");
-                SqsError::new(Kind::ServiceUnavailable, message)
-            });
-            drop(self);
-            // The client may not wait for it.
-            let _ = end.send(result);
-        });
-        ended
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.service.running.lock().remove(&self.operation);
-    }
-}
 
 /// The parameters of `PurgeQueue`.
 #[derive(Deserialize)]
@@ -165,42 +64,6 @@ pub(super) async fn purge(call: &Call<'_>, request: Purge) -> Result<Response, S
         Ok(()) = may_answer => {}
     }
     Ok(ok(&json!({})))
-}
-
-/// The parameters of `StartMessageMoveTask`.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct StartMove {
-    source_arn: Option<String>,
-    destination_arn: Option<String>,
-    max_number_of_messages_per_second: Option<i64>,
-}
-
-pub(super) async fn start_move(call: &Call<'_>, request: StartMove) -> Result<Response, SqsError> {
-    let source = request
-        .source_arn
-        .ok_or_else(|| SqsError::missing("SourceArn"))?;
-    if request
-        .destination_arn
-        .is_some_and(|destination| destination != source)
-    {
-        let message = "The garbage (dead letters) of a topic can only be requeued in that topic: leave out DestinationArn.";
-        return Err(SqsError::unsupported(message));
-    }
-    if request.max_number_of_messages_per_second.is_some() {
-        let message = "MaxNumberOfMessagesPerSecond is not supported: set `rate` of the topic.";
-        return Err(SqsError::unsupported(message));
-    }
-    let name = source.rsplit(':').next().unwrap_or_default();
-    let queue = call.named(name).await.map_err(|error| match error.kind {
-        Kind::QueueDoesNotExist => SqsError::new(Kind::ResourceNotFoundException, error.message),
-        _ => error,
-    })?;
-    let running = Running::begin(call, Verb::Requeue, queue.topic.name())?;
-    let service = call.service.clone();
-    let work = async move { requeue_all(&service, &queue.topic).await };
-    drop(running.start(call, work));
-    Ok(ok(&json!({ "TaskHandle": MessageId::generate() })))
 }
 
 fn shown(error: BrokerError) -> String {
@@ -295,6 +158,7 @@ impl Purging {
         let (gateway, group) = (&service.gateway, &service.options.group);
         let options = PullOptions {
             max: MAX_BATCH,
+            max_per_key: 1,
             wait: Duration::ZERO,
             lease: Some(LEASE),
             consumer: None,
@@ -362,33 +226,6 @@ impl Purging {
             }
         }
         Ok(count)
-    }
-}
-
-/// Requeues everything that is in garbage now. Returns the number of messages.
-async fn requeue_all(service: &Arc<Service>, topic: &TopicHandle) -> Result<u64, BrokerError> {
-    let (broker, group) = (&service.gateway.process().broker, &service.options.group);
-    let newest = broker.now().plus(SLACK);
-    let (mut cursor, mut count): (Option<String>, u64) = (None, 0);
-    loop {
-        let page = broker
-            .list(topic, group, State::Garbage, cursor.as_deref(), PAGE)
-            .await?;
-        let seen: Vec<_> = page
-            .items
-            .into_iter()
-            .filter_map(|message| Some((message.id, message.garbage_at?)))
-            .filter(|(_, since)| *since <= newest)
-            .collect();
-        let done = broker.requeue(topic, group, &seen).await?;
-        count += done;
-        // Requeued messages have left garbage, so the same cursor shows the messages after them.
-        if done == 0 {
-            match page.next {
-                Some(next) => cursor = Some(next),
-                None => return Ok(count),
-            }
-        }
     }
 }
 

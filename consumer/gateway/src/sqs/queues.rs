@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::protocol::{Kind, SqsError, ok, or_default};
 use super::queue_attributes::{FIFO, Given, of_settings};
-use super::{ACCOUNT, Call};
+use super::Call;
 
 /// The most queues of a list.
 const MAX_LISTED: usize = 1000;
@@ -231,8 +231,7 @@ pub(super) async fn attributes(
 ) -> Result<Response, SqsError> {
     let queue = call.queue(request.queue_url.as_deref()).await?;
     let mut all = of_settings(&queue.name, queue.topic.settings());
-    let arn = format!("arn:aws:sqs:{}:{ACCOUNT}:{}", call.region, queue.name);
-    all.insert("QueueArn", arn);
+    all.insert("QueueArn", call.arn(&queue.name));
     if let Some(ttl) = queue.topic.settings().ttl {
         all.insert("MessageRetentionPeriod", ttl.as_secs().to_string());
     }

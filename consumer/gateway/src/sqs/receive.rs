@@ -6,8 +6,10 @@ use std::time::Duration;
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use lisa_core::message::{Headers, ORIGIN};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use uuid::Uuid;
 
 use super::Call;
 use super::attributes::{self, Attribute, Attributes, md5_of, md5_of_attributes};
@@ -23,6 +25,9 @@ use crate::pull::{MIN_LEASE, PullOptions, Taken, take};
 const ENCODING: &str = "lisa-encoding";
 /// The attribute with the id of a message that Lisa's other interfaces use. Only a request that names it gets it.
 const ID: &str = "lisa-id";
+
+/// The header with the attempts that a message had before it was forwarded from garbage.
+const GARBAGE_ATTEMPTS: &str = "lisa-garbage-attempts";
 
 /// The parameters of `ReceiveMessage`.
 #[derive(Deserialize)]
@@ -89,15 +94,16 @@ pub(super) async fn receive(call: &Call<'_>, request: Receive) -> Result<Respons
     let wait = within("WaitTimeSeconds", wait, 0, 20)?;
     let timeout = request.visibility_timeout;
     let timeout = timeout.map(|given| within("VisibilityTimeout", given, 0, MAX_TIMEOUT));
+    let lease = timeout.transpose()?;
+    let queue = call.queue(request.queue_url.as_deref()).await?;
+    let max = usize::try_from(max).unwrap_or(1);
     let options = PullOptions {
-        max: usize::try_from(max).unwrap_or(1),
+        max,
         wait: Duration::from_secs(wait),
-        lease: timeout
-            .transpose()?
-            .map(|given| Duration::from_secs(given).max(MIN_LEASE)),
+        lease: lease.map(|given| Duration::from_secs(given).max(MIN_LEASE)),
+        max_per_key: if queue.is_fifo() { max } else { 1 },
         consumer: None,
     };
-    let queue = call.queue(request.queue_url.as_deref()).await?;
     let taken = take(
         call.gateway(),
         &queue.topic,
@@ -163,7 +169,9 @@ fn message<'a>(
     }
     let md5_of_attributes = (!attributes.is_empty()).then(|| md5_of_attributes(&attributes));
     Message {
-        id: message_id(&delivery.topic, &delivery.id).to_string(),
+        id: origin(&delivery.headers)
+            .unwrap_or_else(|| message_id(&delivery.topic, &delivery.id))
+            .to_string(),
         handle: &pulled.token,
         body: &body.text,
         md5: md5_of(&body.text),
@@ -171,6 +179,12 @@ fn message<'a>(
         attributes,
         md5_of_attributes,
     }
+}
+
+/// Returns the `MessageId` that a message had before it was forwarded from garbage.
+fn origin(headers: &Headers) -> Option<Uuid> {
+    let (topic, id) = headers.get(ORIGIN)?.split_once('/')?;
+    Some(message_id(&topic.parse().ok()?, &id.parse().ok()?))
 }
 
 fn system_attributes(pulled: &Pulled, is_fifo: bool) -> BTreeMap<&'static str, String> {
@@ -183,8 +197,11 @@ fn system_attributes(pulled: &Pulled, is_fifo: bool) -> BTreeMap<&'static str, S
     // A message of another client has a key, but not that header.
     let key = pulled.key.as_ref().filter(|_| is_fifo);
     let key = key.map(|key| key.as_str().to_owned());
+    // Those of the queue from which it was forwarded count, too.
+    let before = header(GARBAGE_ATTEMPTS).and_then(|attempts| attempts.parse().ok());
+    let receives = delivery.attempt + before.unwrap_or(0);
     let mut attributes = BTreeMap::from([
-        ("ApproximateReceiveCount", delivery.attempt.to_string()),
+        ("ApproximateReceiveCount", receives.to_string()),
         (
             "ApproximateFirstReceiveTimestamp",
             delivery.delivered_at.get().to_string(),

@@ -1,0 +1,541 @@
+//! `StartMessageMoveTask`, `ListMessageMoveTasks` and `CancelMessageMoveTask`: messages of a dead-letter queue go back to the
+//! queues that they come from, or to another one.
+//!
+//! The gateway that starts a task runs it, and notes its state in Redis, where every gateway finds it. A message is sent with an
+//! id derived from its delivery before it is acknowledged, so a gateway that is killed loses none. The garbage (dead letters) that
+//! a topic itself keeps is requeued by the same call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use lisa_consumer_core::Outcome;
+use lisa_core::broker::{BrokerError, MAX_MOVE_TASKS, StoredMoveTask, TopicHandle};
+use lisa_core::message::{Headers, MessageId, NewId, Options, PreparedMessage, Record};
+use lisa_core::state::{SendOutcome, State};
+use lisa_core::time::{UnixMs, When};
+use lisa_core::topic::Topic;
+use lisa_service::http::auth::Reach;
+use lisa_service::http::client;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, sleep_until};
+use uuid::Uuid;
+
+use super::protocol::{Kind, SqsError, ok};
+use super::receive::within;
+use super::running::{Running, Verb};
+use super::{Call, Service};
+use crate::handed::Pulled;
+use crate::pull::{PullOptions, Taken, take};
+use crate::settle::settle_all;
+
+/// Messages of garbage read per call.
+const PAGE: usize = 1000;
+/// The maximum lag of the estimate of Redis's clock.
+const SLACK: Duration = Duration::from_millis(100);
+/// The messages that are moved at once.
+const BATCH: usize = 50;
+/// The lease of messages that are being moved.
+const LEASE: Duration = Duration::from_secs(30);
+/// The longest time between two notes of a task's state.
+const NOTE_EVERY: Duration = Duration::from_millis(500);
+/// The time after its last note from which a task counts as failed: its gateway is gone.
+const LOST_AFTER: Duration = Duration::from_secs(15);
+/// The most ended tasks of a queue that are listed and kept, as in SQS.
+const KEPT: usize = 10;
+/// The highest rate of a task, in messages a second.
+const MAX_RATE: i64 = 500;
+
+/// The header with the topic from whose garbage a message was forwarded.
+const SOURCE: &str = "lisa-garbage-topic";
+/// The prefix of the headers that tell why it was forwarded.
+const GARBAGE: &str = "lisa-garbage-";
+
+/// The states of tasks, as SQS names them.
+const RUNNING: &str = "RUNNING";
+const COMPLETED: &str = "COMPLETED";
+const CANCELLING: &str = "CANCELLING";
+const CANCELLED: &str = "CANCELLED";
+const FAILED: &str = "FAILED";
+
+/// The state of a task, as its gateway notes it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Task {
+    source: String,
+    destination: Option<String>,
+    rate: Option<u64>,
+    status: String,
+    moved: u64,
+    to_move: u64,
+    failure: Option<String>,
+    started: u64,
+    /// The time of this note.
+    noted: u64,
+}
+
+/// The queue name and the id in a task handle.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Handle {
+    task_id: String,
+    source_arn: String,
+}
+
+impl Handle {
+    fn seal(&self) -> String {
+        STANDARD.encode(serde_json::to_vec(self).unwrap_or_default())
+    }
+
+    fn open(text: &str) -> Option<Self> {
+        serde_json::from_slice(&STANDARD.decode(text).ok()?).ok()
+    }
+}
+
+/// The parameters of `StartMessageMoveTask`.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Start {
+    source_arn: Option<String>,
+    destination_arn: Option<String>,
+    max_number_of_messages_per_second: Option<i64>,
+}
+
+/// Finds the topic of an ARN.
+async fn topic_of(
+    call: &Call<'_>,
+    parameter: &str,
+    arn: Option<&str>,
+) -> Result<(String, Arc<TopicHandle>), SqsError> {
+    let arn = arn.ok_or_else(|| SqsError::missing(parameter))?;
+    let name = match arn.split(':').collect::<Vec<_>>()[..] {
+        ["arn", _, "sqs", _, _, name] => name,
+        _ => {
+            let message = format!("You must use this format to specify the {parameter}: arn:<partition>:<service>:<region>:<account-id>:<resource-id>");
+            return Err(SqsError::new(Kind::InvalidParameterValue, message));
+        }
+    };
+    let queue = call.named(name).await.map_err(|error| match error.kind {
+        Kind::QueueDoesNotExist => {
+            let message = format!("The resource that you specified for the {parameter} parameter doesn't exist.");
+            SqsError::new(Kind::ResourceNotFoundException, message)
+        }
+        _ => error,
+    })?;
+    Ok((name.to_owned(), queue.topic))
+}
+
+pub(super) async fn start(call: &Call<'_>, request: Start) -> Result<Response, SqsError> {
+    let (name, source) = topic_of(call, "SourceArn", request.source_arn.as_deref()).await?;
+    let rate = request.max_number_of_messages_per_second;
+    let rate = rate.map(|rate| within("MaxNumberOfMessagesPerSecond", rate, 1, MAX_RATE));
+    let rate = rate.transpose()?;
+    let is_fed = is_dead_letter_queue(call, source.name());
+    let broker = &call.gateway().process().broker;
+    let stats = broker.stats(&source).await;
+    let stats = stats.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
+    let mut groups = stats.groups.into_iter();
+    let group = groups.find(|group| group.group == call.options().group);
+    let (ready, garbage) = group.map_or((0, 0), |group| {
+        (group.ready + group.backlog + group.parked, group.garbage)
+    });
+    let destination = match request.destination_arn.as_deref() {
+        // A topic that keeps its own garbage is its own dead-letter queue.
+        Some(arn) if !is_fed && Some(arn) == request.source_arn.as_deref() => None,
+        Some(arn) => Some(topic_of(call, "DestinationArn", Some(arn)).await?),
+        None => None,
+    };
+    let is_own = !is_fed && garbage > 0 && destination.is_none();
+    if !is_fed && !is_own {
+        let message = "Source queue must be configured as a Dead Letter Queue.";
+        return Err(SqsError::new(Kind::InvalidParameterValue, message));
+    }
+    let tasks = stored(call).await?;
+    let is_running = |(_, task): &(String, Task)| task.source == name && task.is_open();
+    if tasks.iter().any(is_running) {
+        let message = "There is already a task running. Only one active task is allowed for a source queue arn at a given time.";
+        return Err(SqsError::new(Kind::InvalidParameterValue, message));
+    }
+    forget_old(call, &tasks, &name).await?;
+    let verb = if is_own { Verb::Requeue } else { Verb::Move };
+    let running = Running::begin(call, verb, source.name())?;
+    let now = broker.now();
+    let task = Task {
+        source: name,
+        destination: destination.as_ref().map(|(name, _)| name.clone()),
+        rate,
+        status: RUNNING.to_owned(),
+        moved: 0,
+        to_move: if is_own { garbage } else { ready },
+        failure: None,
+        started: now.get(),
+        noted: now.get(),
+    };
+    let handle = Handle {
+        task_id: Uuid::now_v7().to_string(),
+        source_arn: call.arn(&task.source),
+    };
+    let moving = Moving {
+        service: call.service.clone(),
+        id: handle.task_id.clone(),
+        task,
+        source,
+        destination: destination.map(|(_, topic)| topic),
+        reach: client::reach(),
+        noted: Instant::now(),
+    };
+    let noted = broker.note_move_task(&moving.id, &moving.note()).await;
+    noted.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
+    drop(running.start(call, moving.run(is_own)));
+    Ok(ok(&json!({ "TaskHandle": handle.seal() })))
+}
+
+/// Returns true if the garbage of another topic is forwarded to this one.
+fn is_dead_letter_queue(call: &Call<'_>, topic: &Topic) -> bool {
+    let topics = call.gateway().process().broker.known_topics();
+    let mut targets = topics.iter().filter_map(|other| other.settings().garbage.topic.as_ref());
+    targets.any(|target| target == topic)
+}
+
+/// Reads all tasks, the newest first.
+async fn stored(call: &Call<'_>) -> Result<Vec<(String, Task)>, SqsError> {
+    let broker = &call.gateway().process().broker;
+    let stored = broker.move_tasks().await;
+    let stored = stored.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
+    let now = broker.now();
+    let tasks = stored.into_iter().filter_map(|stored| Task::read(stored, now));
+    let mut tasks: Vec<_> = tasks.collect();
+    tasks.sort_by_key(|(_, task)| std::cmp::Reverse(task.started));
+    Ok(tasks)
+}
+
+/// Forgets ended tasks, so that another one of the queue can be stored.
+async fn forget_old(
+    call: &Call<'_>,
+    tasks: &[(String, Task)],
+    name: &str,
+) -> Result<(), SqsError> {
+    let ended = || tasks.iter().filter(|(_, task)| !task.is_open());
+    let of_queue = ended().filter(|(_, task)| task.source == name).skip(KEPT - 1);
+    let of_all = ended().skip(MAX_MOVE_TASKS.saturating_sub(1 + tasks.len() - ended().count()));
+    let ids = of_queue.chain(of_all).map(|(id, _)| id.clone());
+    let ids: Vec<String> = ids.collect();
+    let forgotten = call.gateway().process().broker.forget_move_tasks(&ids).await;
+    forgotten.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
+    if tasks.len() - ended().count() >= MAX_MOVE_TASKS {
+        let message = "Too many message move tasks run at the same time; retry later.";
+        return Err(SqsError::new(Kind::ServiceUnavailable, message));
+    }
+    Ok(())
+}
+
+/// The parameters of `ListMessageMoveTasks`.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct List {
+    source_arn: Option<String>,
+    max_results: Option<i64>,
+}
+
+pub(super) async fn list(call: &Call<'_>, request: List) -> Result<Response, SqsError> {
+    let (name, _) = topic_of(call, "SourceArn", request.source_arn.as_deref()).await?;
+    let most = within("MaxResults", request.max_results.unwrap_or(1), 1, 10)?;
+    let tasks = stored(call).await?;
+    let tasks = tasks.iter().filter(|(_, task)| task.source == name);
+    let results = tasks.take(usize::try_from(most).unwrap_or(1));
+    let results: Vec<Value> = results.map(|(id, task)| task.shown(call, id)).collect();
+    Ok(ok(&json!({ "Results": results })))
+}
+
+/// The parameters of `CancelMessageMoveTask`.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Cancel {
+    task_handle: Option<String>,
+}
+
+pub(super) async fn cancel(call: &Call<'_>, request: Cancel) -> Result<Response, SqsError> {
+    let handle = request.task_handle;
+    let handle = handle.ok_or_else(|| SqsError::missing("TaskHandle"))?;
+    let invalid = || {
+        SqsError::new(Kind::InvalidParameterValue, "Value for parameter TaskHandle is invalid.")
+    };
+    let handle = Handle::open(&handle).ok_or_else(invalid)?;
+    topic_of(call, "SourceArn", Some(&handle.source_arn)).await?;
+    let tasks = stored(call).await?;
+    let unknown = || {
+        let message = "Task does not exist.";
+        SqsError::new(Kind::ResourceNotFoundException, message)
+    };
+    let task = tasks.iter().find(|(id, _)| *id == handle.task_id);
+    let (id, task) = task.ok_or_else(unknown)?;
+    if call.arn(&task.source) != handle.source_arn {
+        return Err(unknown());
+    }
+    if task.status != RUNNING {
+        let message = "Only active tasks can be cancelled.";
+        return Err(SqsError::unsupported(message));
+    }
+    let stopped = call.gateway().process().broker.stop_move_task(id).await;
+    stopped.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
+    Ok(ok(&json!({ "ApproximateNumberOfMessagesMoved": task.moved })))
+}
+
+impl Task {
+    fn read(stored: StoredMoveTask, now: UnixMs) -> Option<(String, Self)> {
+        let mut task: Self = serde_json::from_str(&stored.note).ok()?;
+        if task.status == RUNNING && now.since(UnixMs::new(task.noted)) > LOST_AFTER {
+            task.status = FAILED.to_owned();
+            task.failure = Some("its gateway has ended".to_owned());
+        } else if task.status == RUNNING && stored.is_stopping {
+            task.status = CANCELLING.to_owned();
+        }
+        Some((stored.id, task))
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self.status.as_str(), RUNNING | CANCELLING)
+    }
+
+    fn shown(&self, call: &Call<'_>, id: &str) -> Value {
+        let source_arn = call.arn(&self.source);
+        let mut shown = json!({
+            "Status": self.status,
+            "SourceArn": source_arn,
+            "ApproximateNumberOfMessagesMoved": self.moved,
+            "ApproximateNumberOfMessagesToMove": self.to_move,
+            "StartedTimestamp": self.started,
+        });
+        if self.status == RUNNING {
+            let task_id = id.to_owned();
+            shown["TaskHandle"] = json!(Handle { task_id, source_arn }.seal());
+        }
+        if let Some(destination) = &self.destination {
+            shown["DestinationArn"] = json!(call.arn(destination));
+        }
+        if let Some(rate) = self.rate {
+            shown["MaxNumberOfMessagesPerSecond"] = json!(rate);
+        }
+        if let Some(failure) = &self.failure {
+            shown["FailureReason"] = json!(failure);
+        }
+        shown
+    }
+}
+
+/// A task that runs.
+struct Moving {
+    service: Arc<Service>,
+    id: String,
+    task: Task,
+    source: Arc<TopicHandle>,
+    destination: Option<Arc<TopicHandle>>,
+    /// What the token of the client reaches.
+    reach: Arc<Reach>,
+    noted: Instant,
+}
+
+/// The reason why a task ends before its last message.
+enum Stop {
+    Cancelled,
+    Failed(String),
+}
+
+impl From<BrokerError> for Stop {
+    fn from(error: BrokerError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl Moving {
+    fn note(&self) -> String {
+        serde_json::to_string(&self.task).unwrap_or_default()
+    }
+
+    /// Runs the task, and notes how it ends. Returns the number of messages moved.
+    async fn run(mut self, is_own: bool) -> Result<u64, String> {
+        let done = match is_own {
+            true => self.requeue_all().await,
+            false => self.move_all().await,
+        };
+        let (status, failure) = match done {
+            Ok(()) => (COMPLETED, None),
+            Err(Stop::Cancelled) => (CANCELLED, None),
+            Err(Stop::Failed(failure)) => (FAILED, Some(failure)),
+        };
+        self.task.status = status.to_owned();
+        self.task.failure.clone_from(&failure);
+        let noted = self.write().await;
+        if let Err(error) = noted {
+            tracing::warn!(%error, "cannot note the end of a message move task");
+        }
+        failure.map_or(Ok(self.task.moved), Err)
+    }
+
+    async fn write(&mut self) -> Result<bool, BrokerError> {
+        let broker = &self.service.gateway.process().broker;
+        self.task.noted = broker.now().get();
+        self.noted = Instant::now();
+        broker.note_move_task(&self.id, &self.note()).await
+    }
+
+    /// Notes the progress, and stops if the task is cancelled.
+    async fn progress(&mut self) -> Result<(), Stop> {
+        if self.noted.elapsed() < NOTE_EVERY {
+            return Ok(());
+        }
+        match self.write().await? {
+            true => Err(Stop::Cancelled),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits until `time`, with notes of the progress.
+    async fn wait(&mut self, time: Instant) -> Result<(), Stop> {
+        while Instant::now() < time {
+            sleep_until(time.min(self.noted + NOTE_EVERY)).await;
+            self.progress().await?;
+        }
+        Ok(())
+    }
+
+    /// Moves the messages that are ready now, and those that wait behind them.
+    async fn move_all(&mut self) -> Result<(), Stop> {
+        let service = self.service.clone();
+        let (gateway, group) = (&service.gateway, &service.options.group);
+        let most = self.task.rate.map_or(BATCH, |rate| BATCH.min(rate as usize));
+        let options = PullOptions {
+            max: most,
+            max_per_key: most,
+            wait: Duration::ZERO,
+            lease: Some(LEASE),
+            consumer: None,
+        };
+        let (begun, mut stranger) = (Instant::now(), None);
+        // What comes back while the task runs stays.
+        let mut left = self.task.to_move;
+        while left > 0 {
+            self.progress().await?;
+            let taken = take(gateway, &self.source, group, &options).await;
+            let taken = taken.map_err(|problem| Stop::Failed(problem.detail().to_owned()))?;
+            let Some(Taken { pulled, mut handed }) = taken else {
+                break;
+            };
+            handed.delivered();
+            left = left.saturating_sub(pulled.len() as u64);
+            let mut outcomes = Vec::new();
+            for one in pulled {
+                let Ok(claims) = gateway.open(&one.token) else { continue };
+                let outcome = match self.send(one).await {
+                    Ok(()) => {
+                        self.task.moved += 1;
+                        Outcome::Ack
+                    }
+                    Err(why) => {
+                        stranger = Some(why);
+                        Outcome::defer(LEASE)
+                    }
+                };
+                outcomes.push(Ok((claims, outcome)));
+            }
+            settle_all(gateway, outcomes).await;
+            if let Some(rate) = self.task.rate {
+                let due = Duration::from_secs_f64(self.task.moved as f64 / rate as f64);
+                self.wait(begun + due).await?;
+            }
+        }
+        stranger.map_or(Ok(()), |why| Err(Stop::Failed(why)))
+    }
+
+    /// Sends a message of the dead-letter queue to the queue where it goes.
+    async fn send(&self, pulled: Pulled) -> Result<(), String> {
+        let broker = &self.service.gateway.process().broker;
+        let delivery = pulled.delivery;
+        let to = match &self.destination {
+            Some(to) => to.clone(),
+            None => {
+                let source = delivery.headers.get(SOURCE);
+                let topic = source.and_then(|source| source.parse::<Topic>().ok());
+                let topic = topic.filter(|topic| self.reach.has_topic(topic));
+                let topic = topic.ok_or("CouldNotDetermineMessageSource")?;
+                broker.topic(&topic).await.map_err(|error| error.to_string())?
+            }
+        };
+        let mut headers = Headers::default();
+        for (name, value) in delivery.headers.iter() {
+            // The count of hops and the origin stay with it.
+            let is_reason = name.starts_with(GARBAGE) && !name.ends_with("-hops");
+            if !is_reason {
+                let _ = headers.insert_any(name, value);
+            }
+        }
+        let (topic, group) = (self.source.name(), &self.service.options.group);
+        let message = PreparedMessage {
+            id: MessageId::of_move(topic, group, &delivery.id, delivery.entry),
+            new_id: NewId::default(),
+            when: When::NOW,
+            options: Options {
+                key: pulled.key,
+                ..Options::default()
+            },
+            record: Record {
+                caller_id: true,
+                headers,
+                payload: delivery.payload,
+                ..Record::default()
+            },
+            durability: to.settings().durability,
+        };
+        let shard = to.shard_of_message(&message);
+        loop {
+            match broker.send(&to, shard, std::slice::from_ref(&message)).await {
+                Ok(accepted) => {
+                    let is_full = accepted.first().is_none_or(|one| one.outcome == SendOutcome::Full);
+                    return match is_full {
+                        true => Err(format!("the topic {} is full", to.name())),
+                        false => Ok(()),
+                    };
+                }
+                Err(error) if error.is_retryable() => sleep(SLACK).await,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    /// Requeues everything that is in the garbage of the topic now.
+    async fn requeue_all(&mut self) -> Result<(), Stop> {
+        let service = self.service.clone();
+        let (broker, group) = (&service.gateway.process().broker, &service.options.group);
+        let newest = broker.now().plus(SLACK);
+        let begun = Instant::now();
+        let most = self.task.rate.map_or(PAGE, |rate| PAGE.min(rate as usize));
+        let mut cursor: Option<String> = None;
+        loop {
+            self.progress().await?;
+            let page = broker
+                .list(&self.source, group, State::Garbage, cursor.as_deref(), most)
+                .await?;
+            let seen: Vec<_> = page
+                .items
+                .into_iter()
+                .filter_map(|message| Some((message.id, message.garbage_at?)))
+                .filter(|(_, since)| *since <= newest)
+                .collect();
+            let done = broker.requeue(&self.source, group, &seen).await?;
+            self.task.moved += done;
+            // Requeued messages have left garbage, so the same cursor shows the messages after them.
+            if done == 0 {
+                match page.next {
+                    Some(next) => cursor = Some(next),
+                    None => return Ok(()),
+                }
+            }
+            if let Some(rate) = self.task.rate {
+                let due = Duration::from_secs_f64(self.task.moved as f64 / rate as f64);
+                self.wait(begun + due).await?;
+            }
+        }
+    }
+}
