@@ -14,7 +14,7 @@ use axum::Router;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use lisa_core::broker::{Broker, BrokerError, ConsumerInfo, Declare};
 use lisa_core::topic::SubscriptionGroup;
-use lisa_core::topic::{Group, Topic};
+use lisa_core::topic::{Group, Topic, TopicSettings};
 use lisa_producer::{Producer, ProducerOptions};
 use lisa_service::cli::{ConfigVerb, GlobalFlags, ProgramVerb, prompt};
 use lisa_service::config::{Config, SinkSecrets};
@@ -301,6 +301,15 @@ fn show_waiting(consumer: &Consumer, readiness: &Readiness) {
     }
 }
 
+/// Returns the settings of a topic that `CreateQueue` creates, which has the group of SQS clients.
+fn with_group(defaults: &TopicSettings, group: &Group) -> TopicSettings {
+    let mut settings = defaults.clone();
+    if !settings.groups.contains(group) {
+        settings.groups.push(group.clone());
+    }
+    settings
+}
+
 /// Creates the configured gateway, and serves its routes.
 async fn gateway(runtime: &Runtime) -> Result<Option<Gateway>, StartError> {
     let config = &runtime.config;
@@ -326,7 +335,8 @@ async fn gateway(runtime: &Runtime) -> Result<Option<Gateway>, StartError> {
                 },
             ),
             group: sqs.group.clone(),
-            create: None,
+            create: with_group(&config.topic_defaults, &sqs.group),
+            declared: config.topics.keys().cloned().collect(),
             ignore_attributes: sqs.ignore_attributes,
         }),
         None => gateway,

@@ -123,7 +123,8 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
     .with_sqs(SqsOptions {
         producer: producer.clone(),
         group: Group::default(),
-        create: Some(runtime.config.topic_defaults.clone()),
+        create: runtime.config.topic_defaults.clone(),
+        declared: runtime.config.topics.keys().cloned().collect(),
         ignore_attributes: true,
     });
     combined::run_with(runtime, Some(producer.clone()), Some(gateway), begin).await

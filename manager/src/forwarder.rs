@@ -66,7 +66,9 @@ pub(crate) struct Forwarder {
 enum ForwardError {
     #[error("the topic {0} has reached its max_messages or max_bytes")]
     Full(Topic),
-    #[error("{0} messages are larger than max_payload of the topic {1}, or were forwarded {MAX_HOPS} times")]
+    #[error(
+        "{0} messages are larger than max_payload of the topic {1}, or were forwarded {MAX_HOPS} times"
+    )]
     Unfit(usize, Topic),
     #[error(transparent)]
     Broker(#[from] BrokerError),
@@ -112,7 +114,8 @@ impl Forwarder {
     async fn round(&self) {
         let assignment = self.assignments.now();
         let shards = assignment.shards.iter();
-        let forwarding = shards.filter(|assigned| assigned.topic.settings().garbage.topic.is_some());
+        let forwarding =
+            shards.filter(|assigned| assigned.topic.settings().garbage.topic.is_some());
         let due = forwarding.filter(|assigned| self.begin_look(assigned));
         let groups = due.flat_map(|assigned| {
             let to = assigned.topic.settings().garbage.topic.clone();
@@ -132,7 +135,9 @@ impl Forwarder {
             }
         }
         drop(all);
-        self.looked.lock().retain(|_, at| at.elapsed() < 10 * LOOK_EVERY);
+        self.looked
+            .lock()
+            .retain(|_, at| at.elapsed() < 10 * LOOK_EVERY);
         let mut logged = self.logged.lock();
         logged.retain(|_, at| at.elapsed() < LOG_EVERY);
     }
@@ -234,7 +239,10 @@ impl Forwarder {
                 match record.and_then(|record| place.message(message, record, key)) {
                     Some(forwarded) => {
                         let shard = to.shard_of_message(&forwarded);
-                        messages.entry(shard).or_default().push((message, forwarded));
+                        messages
+                            .entry(shard)
+                            .or_default()
+                            .push((message, forwarded));
                     }
                     None => *unfit += 1,
                 }
@@ -249,7 +257,8 @@ impl Forwarder {
                 self.broker.purge(topic, group, &seen).await?;
                 let count = seen.len() as u64;
                 let (name, group) = (topic.name().as_str(), group.as_str());
-                self.metrics.forwarded(name, group, to.name().as_str(), count);
+                self.metrics
+                    .forwarded(name, group, to.name().as_str(), count);
                 let is_full = seen.len() < from.len();
                 gone.extend(seen.into_iter().map(|(id, _)| id));
                 if is_full {

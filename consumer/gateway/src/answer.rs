@@ -134,6 +134,30 @@ impl Answer {
         Self::respond(text.into(), headers, handed)
     }
 
+    /// Makes a response of another text, which is rendered from JSON.
+    ///
+    /// # Errors
+    /// There is no memory for the response. Its deliveries are handed back.
+    pub(super) fn text(
+        body: &impl Serialize,
+        render: impl FnOnce(&serde_json::Value) -> String,
+        media_type: &'static str,
+        mut handed: Handed,
+    ) -> Result<Response, Problem> {
+        if handed.is_large() {
+            let mut length = Length(0);
+            serde_json::to_writer(&mut length, body).expect(SERIALIZES);
+            // The JSON and the text.
+            handed.reserve_text(2 * length.0)?;
+        }
+        let json = serde_json::to_value(body).expect(SERIALIZES);
+        let text = render(&json);
+        drop(json);
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+        Self::respond(text.into(), headers, handed)
+    }
+
     /// Makes a response that is the payload of a delivery.
     pub(super) fn octets(pulled: &Pulled, handed: Handed) -> Result<Response, Problem> {
         let headers = headers(pulled).map_err(|error| {

@@ -168,7 +168,10 @@ impl Handed {
         if most == 0 || each == 0 {
             return Ok(());
         }
-        let items = self.items.iter().map(|(id, attempt)| (id.clone(), attempt.entry));
+        let items = self
+            .items
+            .iter()
+            .map(|(id, attempt)| (id.clone(), attempt.entry));
         let items: Vec<_> = items.collect();
         let process = self.gateway.process();
         let (topic, group) = (&self.topic, &self.group.group);

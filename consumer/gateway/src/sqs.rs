@@ -1,21 +1,28 @@
-//! Serves clients of Amazon SQS: its JSON protocol over the topics of the relay.
+//! Serves clients of Amazon SQS over the topics of the relay.
 //!
-//! A queue is a topic, read through one group. A receipt handle is the token of a delivery. Every request is `POST`, and names
-//! its action in the header `X-Amz-Target`. The older protocol, which answers in XML, is not served: its requests get an error
-//! in XML that says so.
+//! A queue is a topic, read through one group. A receipt handle is the token of a delivery. A request of the JSON protocol is
+//! `POST`, and names its action in the header `X-Amz-Target`. A request of the older query protocol has its parameters in a form or
+//! in the URL, and gets XML; it is translated into one of the JSON protocol.
 
 mod attributes;
+mod changes;
 mod message_id;
 mod move_tasks;
+mod pages;
+mod policy;
 mod protocol;
 mod purge;
+mod query;
 mod queue_attributes;
 mod queues;
 mod receive;
+mod redrive;
 mod running;
 mod send;
 mod settle;
 mod sigv4;
+mod tags;
+mod xml;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +31,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, post};
 use bytes::Bytes;
@@ -63,7 +70,7 @@ const ACTION: &str = "x-amz-target";
 const TARGET: &str = "AmazonSQS.";
 
 /// The actions: the name, the scope that it requires, or `None` if any token will do, and the largest body.
-const ACTIONS: [(&str, Option<Scope>, usize); 16] = [
+const ACTIONS: [(&str, Option<Scope>, usize); 23] = [
     ("SendMessage", Some(Scope::Send), MAX_SENT),
     ("SendMessageBatch", Some(Scope::Send), MAX_SENT),
     ("ReceiveMessage", Some(Scope::Receive), MAX_BODY),
@@ -76,14 +83,33 @@ const ACTIONS: [(&str, Option<Scope>, usize); 16] = [
         MAX_BODY,
     ),
     ("ListQueues", Some(Scope::Read), MAX_BODY),
+    ("ListQueueTags", Some(Scope::Read), MAX_BODY),
+    ("ListDeadLetterSourceQueues", Some(Scope::Read), MAX_BODY),
     ("GetQueueAttributes", Some(Scope::Read), MAX_BODY),
     ("PurgeQueue", Some(Scope::Operate), MAX_BODY),
     ("StartMessageMoveTask", Some(Scope::Operate), MAX_BODY),
     ("CancelMessageMoveTask", Some(Scope::Operate), MAX_BODY),
     ("ListMessageMoveTasks", Some(Scope::Read), MAX_BODY),
+    ("DeleteQueue", Some(Scope::Operate), MAX_BODY),
+    ("TagQueue", Some(Scope::Operate), MAX_BODY),
+    ("UntagQueue", Some(Scope::Operate), MAX_BODY),
+    ("AddPermission", Some(Scope::Operate), MAX_BODY),
+    ("RemovePermission", Some(Scope::Operate), MAX_BODY),
     ("GetQueueUrl", None, MAX_BODY),
+    // These two require `operate` if they change something.
     ("CreateQueue", None, MAX_BODY),
     ("SetQueueAttributes", None, MAX_BODY),
+];
+
+/// The actions that concern all groups of a topic.
+const OF_ALL_GROUPS: [&str; 6] = [
+    "AddPermission",
+    "DeleteQueue",
+    // Removes waiting messages of all groups.
+    "PurgeQueue",
+    "RemovePermission",
+    "TagQueue",
+    "UntagQueue",
 ];
 
 /// Returns the names of the actions that a gateway serves.
@@ -92,15 +118,6 @@ pub fn actions() -> impl Iterator<Item = &'static str> {
 }
 
 /// The actions that Lisa does not have.
-const UNSUPPORTED: [&str; 7] = [
-    "AddPermission",
-    "DeleteQueue",
-    "ListDeadLetterSourceQueues",
-    "ListQueueTags",
-    "RemovePermission",
-    "TagQueue",
-    "UntagQueue",
-];
 
 /// The options with which a gateway serves clients of Amazon SQS.
 #[derive(Debug)]
@@ -109,9 +126,12 @@ pub struct SqsOptions {
     pub producer: Producer,
     /// The group of each topic from which they receive.
     pub group: Group,
-    /// The settings of topics that `CreateQueue` declares; `None` if it declares none.
-    pub create: Option<TopicSettings>,
-    /// True to ignore attributes and tags of queues that have no counterpart, with one line in the log; false to refuse them.
+    /// The settings of topics that `CreateQueue` creates, before the attributes of the queue. They have the group.
+    pub create: TopicSettings,
+    /// The topics of the configuration, which SQS clients cannot change or remove.
+    pub declared: BTreeSet<Topic>,
+    /// True to keep attributes of queues that have no effect, and to ignore those that cannot be kept, with one line in the log;
+    /// false to refuse them.
     pub ignore_attributes: bool,
 }
 
@@ -140,8 +160,33 @@ struct Call<'a> {
     queue: Option<String>,
     /// The name of its token, unless no tokens are configured.
     token: Option<String>,
+    /// True if it may create, change and remove topics.
+    may_operate: bool,
+    protocol: Protocol,
+    /// The id of the request.
+    id: &'a str,
     /// The trace of AWS X-Ray of which the request is a part.
     trace: Option<String>,
+}
+
+/// The protocol of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Json,
+    /// The older one, with answers in XML.
+    Query,
+}
+
+impl Protocol {
+    /// Returns the protocol of a request; `None` if it is of neither.
+    fn of(parts: &Parts) -> Option<Self> {
+        match parts.method {
+            Method::POST if parts.headers.contains_key(ACTION) => Some(Self::Json),
+            Method::POST => Some(Self::Query),
+            Method::GET if parts.uri.query().is_some() => Some(Self::Query),
+            _ => None,
+        }
+    }
 }
 
 /// Returns the routes. Old addresses of queues are routes, too, since some clients post there.
@@ -169,7 +214,8 @@ async fn handle_queue(state: State<Arc<Service>>, request: Request) -> Response 
     let path = request.uri().path();
     let account = path.split('/').nth(1).unwrap_or_default();
     let is_account = account.len() == ACCOUNT.len() && account.bytes().all(|b| b.is_ascii_digit());
-    if is_account || request.headers().contains_key(ACTION) {
+    let is_request = request.headers().contains_key(ACTION) || query::names_action(request.uri());
+    if is_account || is_request {
         return handle(state, request).await;
     }
     unknown_route(request.method(), path).into_response()
@@ -177,45 +223,61 @@ async fn handle_queue(state: State<Arc<Service>>, request: Request) -> Response 
 
 async fn handle(State(service): State<Arc<Service>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let target = parts.headers.get(ACTION);
-    let target = target.filter(|_| parts.method == Method::POST);
-    let mut response = match target.map(|target| target.to_str().unwrap_or_default()) {
-        Some(target) => {
-            let action = target.strip_prefix(TARGET).unwrap_or_default().to_owned();
-            let answer = async {
-                let (call, body, admitted) = admit(&service, parts, body, &action).await?;
-                let client = admitted.client();
-                let response = admitted.scope(dispatch(&call, &action, body)).await?;
-                match &*action {
-                    // Its memory counts as that of a pull.
-                    "ReceiveMessage" => Ok(response),
-                    _ => Ok(service.counts.unread().try_hold(client, response).await?),
-                }
-            };
-            let answer = answer.await;
-            if let Some(metrics) = &service.gateway.process().metrics {
-                let code = answer.as_ref().err().map_or("ok", SqsError::code);
-                metrics.sqs_request(known(&action), code);
-            }
-            answer.unwrap_or_else(IntoResponse::into_response)
-        }
-        None if parts.method == Method::POST || parts.uri.query().is_some() => {
-            SqsError::unsupported(
-                "This endpoint serves the JSON protocol of SQS only: POST with the header X-Amz-Target, signed in a header \
-                 if at all. SDKs from before November 2023 speak another protocol; use a newer one.",
-            )
-            .into_xml()
-        }
+    let id = MessageId::generate();
+    let mut response = match Protocol::of(&parts) {
+        Some(protocol) => answer(&service, parts, body, protocol, id.as_str()).await,
         // As SQS answers a browser.
         None => {
             let body = "<UnknownOperationException/>\n";
-            (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "text/xml")], body).into_response()
+            (
+                StatusCode::NOT_FOUND,
+                [(CONTENT_TYPE, xml::MEDIA_TYPE)],
+                body,
+            )
+                .into_response()
         }
     };
-    let id = HeaderValue::try_from(MessageId::generate().as_str()).expect("visible ASCII");
+    let id = HeaderValue::try_from(id.as_str()).expect("visible ASCII");
     let name = HeaderName::from_static("x-amzn-requestid");
     response.headers_mut().insert(name, id);
     response
+}
+
+async fn answer(
+    service: &Arc<Service>,
+    parts: Parts,
+    body: axum::body::Body,
+    protocol: Protocol,
+    id: &str,
+) -> Response {
+    let target = parts.headers.get(ACTION);
+    let target = target.and_then(|target| target.to_str().ok()?.strip_prefix(TARGET));
+    // A form names its action, which is known once the form is read.
+    let mut action = target.unwrap_or_default().to_owned();
+    let answer = async {
+        let admitted = admit(service, parts, body, protocol, id, &mut action).await?;
+        let (call, body, admitted) = admitted;
+        let client = admitted.client();
+        let response = admitted.scope(dispatch(&call, &action, body)).await?;
+        if action == "ReceiveMessage" {
+            // Its memory counts as that of a pull.
+            return Ok(response);
+        }
+        let response = match protocol {
+            Protocol::Json => response,
+            Protocol::Query => xml::translate(&action, response, id).await?,
+        };
+        Ok(service.counts.unread().try_hold(client, response).await?)
+    };
+    let answer: Result<Response, SqsError> = answer.await;
+    if let Some(metrics) = &service.gateway.process().metrics {
+        let code = answer.as_ref().err().map_or("ok", SqsError::code);
+        metrics.sqs_request(known(&action), code);
+    }
+    answer.unwrap_or_else(|error| match protocol {
+        Protocol::Json => error.into_response(),
+        Protocol::Query => xml::error(error.status(), &error, id),
+    })
 }
 
 /// The body of a request, with its share of the memory for bodies.
@@ -225,29 +287,17 @@ struct Body {
 }
 
 /// Reads a request, and checks that its client may make it. The headers end here: they would hold the buffer of their connection
-/// as long as a receive waits.
+/// as long as a receive waits. Sets the action of a form.
 async fn admit<'a>(
     service: &'a Arc<Service>,
     parts: Parts,
     body: axum::body::Body,
-    action: &str,
+    protocol: Protocol,
+    id: &'a str,
+    action: &mut String,
 ) -> Result<(Call<'a>, Body, Admitted), SqsError> {
-    let headers = &parts.headers;
-    let is_json = headers
-        .get(CONTENT_TYPE)
-        .and_then(|given| given.to_str().ok()?.split(';').next())
-        .is_some_and(|given| given.trim().eq_ignore_ascii_case(MEDIA_TYPE));
-    if !is_json {
-        let message = format!("The header Content-Type must be {MEDIA_TYPE}.");
-        return Err(SqsError::new(Kind::SerializationException, message));
-    }
-    check_coding(headers)
-        .map_err(|problem| SqsError::new(Kind::SerializationException, problem.detail()))?;
-    if headers.get(HOST).is_some_and(|host| host.len() > MAX_HOST) {
-        let message = format!("The header Host must be at most {MAX_HOST} bytes long.");
-        return Err(SqsError::new(Kind::SerializationException, message));
-    }
-    let authorization = Authorization::read(headers);
+    check_headers(&parts.headers, protocol)?;
+    let authorization = Authorization::read(&parts.headers);
     let (token, authorization) = match service.tokens.is_empty() {
         // Unsigned requests, and those with any signature, are as good.
         true => (None, authorization.ok().flatten()),
@@ -257,45 +307,32 @@ async fn admit<'a>(
                 SqsError::new(Kind::MissingAuthenticationToken, message)
             })?;
             let now = service.gateway.process().broker.now();
-            let token = authorization.token(&service.tokens, headers, SERVICE, now)?;
+            let token = authorization.token(&service.tokens, &parts.headers, SERVICE, now)?;
             (Some(token), Some(authorization))
         }
     };
-    let known = ACTIONS.iter().find(|(name, ..)| *name == action);
-    let max_body = known.map_or(MAX_BODY, |(_, _, max_body)| *max_body);
-    let read = read_reserved(body, max_body, &service.bodies);
+    let read = read_reserved(body, max_body(protocol, action), &service.bodies);
     let read = match service.tokens.is_empty() {
         true => Token::admitted(None).scope(read).await,
         false => read.await,
     };
-    let (bytes, mut reserved) = read.map_err(Problem::from)?;
+    let (mut bytes, mut reserved) = read.map_err(Problem::from)?;
     if let (Some(token), Some(authorization)) = (token, &authorization) {
-        let (method, uri) = (parts.method.as_str(), &parts.uri);
         let hash = hash_of(&bytes).await;
-        authorization.verify(token, method, uri, headers, &hash)?;
+        let (method, uri) = (parts.method.as_str(), &parts.uri);
+        authorization.verify(token, method, uri, &parts.headers, &hash)?;
         tracing::Span::current().record("token", token.name());
-        if let Some((_, Some(scope), _)) = known
-            && !token.has(*scope)
-        {
-            let message = format!("The token lacks the scope `{scope}`, which {action} requires.");
-            return Err(SqsError::new(Kind::AccessDenied, message));
-        }
-        let (group, reach) = (&service.options.group, token.reach());
-        let is_reached = match known {
-            // A purge removes waiting messages of all groups.
-            Some(("PurgeQueue", ..)) => reach.groups.is_none(),
-            Some((_, Some(Scope::Receive | Scope::Operate), _)) => reach.has_group(group),
-            _ => true,
-        };
-        if !is_reached {
-            let message =
-                format!("The token is limited to some groups, and {action} requires others.");
-            return Err(SqsError::new(Kind::AccessDenied, message));
-        }
+    }
+    if protocol == Protocol::Query {
+        bytes = read_form(&parts, &bytes, action)?;
+    }
+    if let Some(token) = token {
+        check_access(token, action, &service.options.group)?;
     }
     let admitted = Token::admitted(token);
     reserved.admit(admitted.client()).map_err(Problem::from)?;
-    let call = Call::new(service, &parts, authorization.as_ref(), token);
+    let mut call = Call::new(service, &parts, authorization.as_ref(), token);
+    (call.protocol, call.id) = (protocol, id);
     let body = Body {
         bytes,
         _reserved: reserved,
@@ -303,9 +340,75 @@ async fn admit<'a>(
     Ok((call, body, admitted))
 }
 
+/// Checks what does not depend on the client.
+fn check_headers(headers: &HeaderMap, protocol: Protocol) -> Result<(), SqsError> {
+    let refused = |message: String| Err(SqsError::new(Kind::SerializationException, message));
+    let is_json = headers
+        .get(CONTENT_TYPE)
+        .and_then(|given| given.to_str().ok()?.split(';').next())
+        .is_some_and(|given| given.trim().eq_ignore_ascii_case(MEDIA_TYPE));
+    if protocol == Protocol::Json && !is_json {
+        return refused(format!("The header Content-Type must be {MEDIA_TYPE}."));
+    }
+    if let Err(problem) = check_coding(headers) {
+        return refused(problem.detail().to_owned());
+    }
+    if headers.get(HOST).is_some_and(|host| host.len() > MAX_HOST) {
+        return refused(format!(
+            "The header Host must be at most {MAX_HOST} bytes long."
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the largest body of an action. The action of a form is not known before it is read.
+fn max_body(protocol: Protocol, action: &str) -> usize {
+    let known = ACTIONS.iter().find(|(name, ..)| *name == action);
+    match protocol {
+        Protocol::Query if action.is_empty() => MAX_SENT,
+        _ => known.map_or(MAX_BODY, |(_, _, max_body)| *max_body),
+    }
+}
+
+/// Reads a form: sets its action, and returns its parameters as JSON.
+fn read_form(parts: &Parts, body: &[u8], action: &mut String) -> Result<Bytes, SqsError> {
+    let form = query::Form::read(&parts.uri, body)?;
+    action.clone_from(&form.action);
+    let is_of_queue = parts.uri.path() != "/";
+    if is_of_queue && ["CreateQueue", "ListQueues"].contains(&action.as_str()) {
+        return Err(SqsError::invalid_action(action));
+    }
+    if body.len() > max_body(Protocol::Query, action) {
+        let message = format!("The body must be at most {MAX_BODY} bytes long.");
+        return Err(SqsError::new(Kind::MalformedQueryString, message));
+    }
+    let json = serde_json::to_vec(&form.into_json()?).expect("texts and numbers serialize");
+    Ok(json.into())
+}
+
+/// Checks that a token has the scope of an action, and reaches the groups that it concerns.
+fn check_access(token: &Token, action: &str, group: &Group) -> Result<(), SqsError> {
+    let known = ACTIONS.iter().find(|(name, ..)| *name == action);
+    if let Some((_, Some(scope), _)) = known
+        && !token.has(*scope)
+    {
+        return Err(SqsError::lacks_scope(*scope, action));
+    }
+    let reach = token.reach();
+    let is_reached = match known {
+        Some((name, ..)) if OF_ALL_GROUPS.contains(name) => reach.groups.is_none(),
+        Some((_, Some(Scope::Receive | Scope::Operate), _)) => reach.has_group(group),
+        _ => true,
+    };
+    match is_reached {
+        true => Ok(()),
+        false => Err(SqsError::lacks_groups(action)),
+    }
+}
+
 /// Returns the action as a label of metrics: strangers must not invent labels.
 fn known(action: &str) -> &'static str {
-    let mut names = actions().chain(UNSUPPORTED);
+    let mut names = actions();
     names.find(|name| *name == action).unwrap_or("other")
 }
 
@@ -325,22 +428,21 @@ async fn dispatch(call: &Call<'_>, action: &str, body: Body) -> Result<Response,
         "ChangeMessageVisibilityBatch" => settle::change_batch(call, read(given)?).await,
         "GetQueueUrl" => queues::get_url(call, read(given)?).await,
         "ListQueues" => queues::list(call, read(given)?),
-        "CreateQueue" => queues::create(call, read(given)?).await,
         "GetQueueAttributes" => queues::attributes(call, read(given)?).await,
-        "SetQueueAttributes" => queues::set_attributes(call, read(given)?).await,
+        "CreateQueue" => changes::create(call, read(given)?).await,
+        "SetQueueAttributes" => changes::set_attributes(call, read(given)?).await,
+        "DeleteQueue" => changes::delete(call, read(given)?).await,
+        "TagQueue" => tags::tag(call, read(given)?).await,
+        "UntagQueue" => tags::untag(call, read(given)?).await,
+        "ListQueueTags" => tags::list(call, read(given)?).await,
+        "AddPermission" => policy::add(call, read(given)?).await,
+        "RemovePermission" => policy::remove(call, read(given)?).await,
+        "ListDeadLetterSourceQueues" => redrive::list_sources(call, read(given)?).await,
         "PurgeQueue" => purge::purge(call, read(given)?).await,
         "StartMessageMoveTask" => move_tasks::start(call, read(given)?).await,
         "CancelMessageMoveTask" => move_tasks::cancel(call, read(given)?).await,
         "ListMessageMoveTasks" => move_tasks::list(call, read(given)?).await,
-        _ if UNSUPPORTED.contains(&action) => {
-            let message =
-                format!("{action} is not supported: topics and tokens are configured in Lisa.");
-            Err(SqsError::unsupported(message))
-        }
-        _ => {
-            let message = format!("The action {action} is not valid for this endpoint.");
-            Err(SqsError::new(Kind::InvalidAction, message))
-        }
+        _ => Err(SqsError::invalid_action(action)),
     }
 }
 
@@ -363,9 +465,14 @@ pub(super) fn parse(body: &[u8]) -> Vec<String> {
         read::<settle::Many>(body).map(drop),
         read::<queues::GetUrl>(body).map(drop),
         read::<queues::List>(body).map(drop),
-        read::<queues::Create>(body).map(drop),
         read::<queues::GetAttributes>(body).map(drop),
-        read::<queues::SetAttributes>(body).map(drop),
+        read::<changes::Create>(body).map(drop),
+        read::<changes::SetAttributes>(body).map(drop),
+        read::<tags::Tag>(body).map(drop),
+        read::<policy::Add>(body).map(drop),
+        query::Form::read(&axum::http::Uri::default(), body)
+            .and_then(query::Form::into_json)
+            .map(drop),
         read::<purge::Purge>(body).map(drop),
         read::<move_tasks::Start>(body).map(drop),
         read::<move_tasks::List>(body).map(drop),
@@ -377,7 +484,7 @@ pub(super) fn parse(body: &[u8]) -> Vec<String> {
 
 /// Reads the signature of a request.
 #[cfg(feature = "fuzzing")]
-pub(super) fn parse_signature(headers: &axum::http::HeaderMap) -> Result<(), String> {
+pub(super) fn parse_signature(headers: &HeaderMap) -> Result<(), String> {
     let read = Authorization::read(headers).map(drop);
     read.map_err(|error| error.message)
 }
@@ -408,13 +515,12 @@ impl<'a> Call<'a> {
             region: region.to_owned(),
             queue: path.split_once('/').map(|(_, queue)| queue.to_owned()),
             token: token.map(|token| token.name().to_owned()),
+            may_operate: token
+                .is_none_or(|token| token.has(Scope::Operate) && token.reach().groups.is_none()),
+            protocol: Protocol::Json,
+            id: "",
             trace: header("x-amzn-trace-id").map(str::to_owned),
         }
-    }
-
-    /// Returns the ARN of a queue.
-    fn arn(&self, queue: &str) -> String {
-        format!("arn:aws:sqs:{}:{ACCOUNT}:{queue}", self.region)
     }
 
     fn gateway(&self) -> &Gateway {
@@ -423,5 +529,13 @@ impl<'a> Call<'a> {
 
     fn options(&self) -> &SqsOptions {
         &self.service.options
+    }
+
+    /// Refuses an action that creates or changes a topic, if the client may not.
+    fn require_operate(&self, action: &str) -> Result<(), SqsError> {
+        match self.may_operate {
+            true => Ok(()),
+            false => Err(SqsError::lacks_scope(Scope::Operate, action)),
+        }
     }
 }

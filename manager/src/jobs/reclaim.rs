@@ -171,7 +171,11 @@ impl Reclaim {
 
     /// Returns the reason why the leases of a shard cannot be judged now.
     fn doubt(&self, assigned: &AssignedShard) -> Option<Doubt> {
-        let server = self.tools.broker.server(&assigned.topic, assigned.shard).ok()?;
+        let server = self
+            .tools
+            .broker
+            .server(&assigned.topic, assigned.shard)
+            .ok()?;
         let jump = server.clock().jumped();
         if let Some(jump) = jump.filter(|jump| distrusts(jump, &assigned.topic)) {
             return Some(Doubt::Jumped(jump));

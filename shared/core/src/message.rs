@@ -68,7 +68,12 @@ pub fn visible_ascii(text: &str) -> String {
             '?'
         }
     };
-    let text: String = text.trim().chars().map(visible).take(LONGEST_ERROR).collect();
+    let text: String = text
+        .trim()
+        .chars()
+        .map(visible)
+        .take(LONGEST_ERROR)
+        .collect();
     text.trim_end().to_owned()
 }
 

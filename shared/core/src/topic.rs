@@ -10,7 +10,7 @@ pub use crate::names::{
 };
 pub use rate::{Rate, RatePeriod};
 pub use settings::{
-    GarbageSettings, MAX_GROUPS, MAX_PAYLOAD_LIMIT, Merge, MergeBy, OnExpired, OnGarbage, OnLate,
-    TopicSettings,
+    GarbageSettings, KEPT_ATTRIBUTES, MAX_GROUPS, MAX_PAYLOAD_LIMIT, MAX_TAG_NAME, MAX_TAG_VALUE,
+    MAX_TAGS, Merge, MergeBy, OnExpired, OnGarbage, OnLate, QueueSettings, Texts, TopicSettings,
 };
 pub use typed::TopicOf;

@@ -96,7 +96,8 @@ async fn a_pull_takes_as_many_messages_of_a_key_as_it_says() {
     let site = Site::start("[topics.t]", "").await;
     for n in 0..5 {
         let id = format!("m{n}");
-        site.send("t", &[("Lisa-Id", &id), ("Lisa-Key", "k")], "x").await;
+        site.send("t", &[("Lisa-Id", &id), ("Lisa-Key", "k")], "x")
+            .await;
     }
     let path = "/v1/topics/t/groups/default/pull";
     let (mut seen, mut sizes) = (Vec::new(), Vec::new());

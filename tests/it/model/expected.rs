@@ -360,7 +360,9 @@ fn pack_text(text: &[u8], to: &mut Vec<u8>) {
 fn holding(holders: &Holders) -> String {
     match holders {
         Holders::One(id) => id.to_string(),
-        Holders::Together(ids) => ids.iter().fold(" ".to_owned(), |text, id| text + id.as_str() + " "),
+        Holders::Together(ids) => ids
+            .iter()
+            .fold(" ".to_owned(), |text, id| text + id.as_str() + " "),
     }
 }
 

@@ -39,7 +39,8 @@ impl Run {
                 let (mut read, mut expected) = (read, expected);
                 if each > 0 {
                     let items = expected.iter().map(|d| (d.id.clone(), d.entry));
-                    let items: Vec<_> = items.filter_map(|(id, entry)| Some((id, entry?))).collect();
+                    let items: Vec<_> =
+                        items.filter_map(|(id, entry)| Some((id, entry?))).collect();
                     let taken = broker
                         .take_parked(&topic, shard, &group, consumer, &items, count, each)
                         .await?;
@@ -51,7 +52,8 @@ impl Run {
                     same("taken", ids, more.iter().map(|d| &d.id).collect())?;
                     let of_group = &mut reference.groups[g];
                     let first = of_group.stream.len() - taken.len();
-                    for (delivery, (id, attempt)) in of_group.stream[first..].iter_mut().zip(taken) {
+                    for (delivery, (id, attempt)) in of_group.stream[first..].iter_mut().zip(taken)
+                    {
                         delivery.entry = Some(attempt.entry);
                         of_group.last_delivered = delivery.entry;
                         let one = Read {

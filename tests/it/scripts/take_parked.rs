@@ -81,7 +81,9 @@ async fn what_comes_again_of_them_keeps_the_order() {
     // The last one would come back first.
     relay.settle(&first, retry(ms(300))).await;
     relay.settle(&third, retry(ms(100))).await;
-    relay.settle(&fourth, Verdict::HandBack { when: When::NOW }).await;
+    relay
+        .settle(&fourth, Verdict::HandBack { when: When::NOW })
+        .await;
     relay.step(200);
     relay.move_due(100).await;
     assert!(read_ids(&relay).await.is_empty(), "the second is in flight");
@@ -119,7 +121,10 @@ async fn nothing_is_taken_past_what_is_ready_a_gate_or_another_holder() {
     let first = relay.read(1).await;
     assert!(take(&relay, &first, 10, 9).await.is_empty(), "a window");
     relay.settle(&first[0], Verdict::Ack).await;
-    assert!(take(&relay, &first, 10, 9).await.is_empty(), "it is settled");
+    assert!(
+        take(&relay, &first, 10, 9).await.is_empty(),
+        "it is settled"
+    );
 }
 
 #[tokio::test]

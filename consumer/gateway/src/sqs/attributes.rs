@@ -114,7 +114,13 @@ impl Attribute {
         }
         match (self.basic_type(), &self.string_value, &self.binary_value) {
             ("String", Some(text), None) if !text.is_empty() => Ok(()),
-            ("String", ..) => wrong("DataType String requires a StringValue that is not empty"),
+            (kind @ "String", ..) => {
+                let name = shorten(name);
+                let message = format!(
+                    "Message (user) attribute '{name}' must contain a non-empty value of type '{kind}'."
+                );
+                Err(SqsError::new(Kind::InvalidParameterValue, message))
+            }
             ("Number", Some(text), None) if text.parse::<f64>().is_ok_and(f64::is_finite) => Ok(()),
             ("Number", ..) => wrong("DataType Number requires a number as StringValue"),
             ("Binary", None, Some(base64)) if !base64.is_empty() => match self.bytes() {
@@ -122,7 +128,14 @@ impl Attribute {
                 None => wrong("BinaryValue is not base64"),
             },
             ("Binary", ..) => wrong("DataType Binary requires a BinaryValue that is not empty"),
-            _ => wrong("DataType must begin with String, Number or Binary"),
+            _ => {
+                let name = shorten(name);
+                let message = format!(
+                    "The message attribute '{name}' has an invalid message attribute type, the set of supported type \
+                     prefixes is Binary, Number, and String."
+                );
+                Err(SqsError::new(Kind::InvalidParameterValue, message))
+            }
         }
     }
 }
@@ -139,6 +152,17 @@ pub(super) fn check(attributes: &Attributes) -> Result<(), SqsError> {
     attributes
         .iter()
         .try_for_each(|(name, attribute)| attribute.check(name))
+}
+
+/// Returns the bytes of attributes: their names, types and values.
+pub(super) fn size(attributes: &Attributes) -> usize {
+    let sizes = attributes.iter().map(|(name, attribute)| {
+        let text = attribute.string_value.as_ref().map_or(0, String::len);
+        let base64 = attribute.binary_value.as_deref().unwrap_or_default();
+        let binary = base64.trim_end_matches('=').len() * 3 / 4;
+        name.len() + attribute.data_type.len() + text + binary
+    });
+    sizes.sum()
 }
 
 /// Returns the MD5 of attributes, as SDKs compute it.

@@ -26,6 +26,7 @@ use uuid::Uuid;
 
 use super::protocol::{Kind, SqsError, ok};
 use super::receive::within;
+use super::redrive::name_in;
 use super::running::{Running, Verb};
 use super::{Call, Service};
 use crate::handed::Pulled;
@@ -110,16 +111,17 @@ async fn topic_of(
     arn: Option<&str>,
 ) -> Result<(String, Arc<TopicHandle>), SqsError> {
     let arn = arn.ok_or_else(|| SqsError::missing(parameter))?;
-    let name = match arn.split(':').collect::<Vec<_>>()[..] {
-        ["arn", _, "sqs", _, _, name] => name,
-        _ => {
-            let message = format!("You must use this format to specify the {parameter}: arn:<partition>:<service>:<region>:<account-id>:<resource-id>");
-            return Err(SqsError::new(Kind::InvalidParameterValue, message));
-        }
-    };
+    let name = name_in(arn).ok_or_else(|| {
+        let message = format!(
+            "You must use this format to specify the {parameter}: arn:<partition>:<service>:<region>:<account-id>:<resource-id>"
+        );
+        SqsError::new(Kind::InvalidParameterValue, message)
+    })?;
     let queue = call.named(name).await.map_err(|error| match error.kind {
         Kind::QueueDoesNotExist => {
-            let message = format!("The resource that you specified for the {parameter} parameter doesn't exist.");
+            let message = format!(
+                "The resource that you specified for the {parameter} parameter doesn't exist."
+            );
             SqsError::new(Kind::ResourceNotFoundException, message)
         }
         _ => error,
@@ -195,7 +197,9 @@ pub(super) async fn start(call: &Call<'_>, request: Start) -> Result<Response, S
 /// Returns true if the garbage of another topic is forwarded to this one.
 fn is_dead_letter_queue(call: &Call<'_>, topic: &Topic) -> bool {
     let topics = call.gateway().process().broker.known_topics();
-    let mut targets = topics.iter().filter_map(|other| other.settings().garbage.topic.as_ref());
+    let mut targets = topics
+        .iter()
+        .filter_map(|other| other.settings().garbage.topic.as_ref());
     targets.any(|target| target == topic)
 }
 
@@ -205,24 +209,29 @@ async fn stored(call: &Call<'_>) -> Result<Vec<(String, Task)>, SqsError> {
     let stored = broker.move_tasks().await;
     let stored = stored.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
     let now = broker.now();
-    let tasks = stored.into_iter().filter_map(|stored| Task::read(stored, now));
+    let tasks = stored
+        .into_iter()
+        .filter_map(|stored| Task::read(stored, now));
     let mut tasks: Vec<_> = tasks.collect();
     tasks.sort_by_key(|(_, task)| std::cmp::Reverse(task.started));
     Ok(tasks)
 }
 
 /// Forgets ended tasks, so that another one of the queue can be stored.
-async fn forget_old(
-    call: &Call<'_>,
-    tasks: &[(String, Task)],
-    name: &str,
-) -> Result<(), SqsError> {
+async fn forget_old(call: &Call<'_>, tasks: &[(String, Task)], name: &str) -> Result<(), SqsError> {
     let ended = || tasks.iter().filter(|(_, task)| !task.is_open());
-    let of_queue = ended().filter(|(_, task)| task.source == name).skip(KEPT - 1);
+    let of_queue = ended()
+        .filter(|(_, task)| task.source == name)
+        .skip(KEPT - 1);
     let of_all = ended().skip(MAX_MOVE_TASKS.saturating_sub(1 + tasks.len() - ended().count()));
     let ids = of_queue.chain(of_all).map(|(id, _)| id.clone());
     let ids: Vec<String> = ids.collect();
-    let forgotten = call.gateway().process().broker.forget_move_tasks(&ids).await;
+    let forgotten = call
+        .gateway()
+        .process()
+        .broker
+        .forget_move_tasks(&ids)
+        .await;
     forgotten.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
     if tasks.len() - ended().count() >= MAX_MOVE_TASKS {
         let message = "Too many message move tasks run at the same time; retry later.";
@@ -260,7 +269,10 @@ pub(super) async fn cancel(call: &Call<'_>, request: Cancel) -> Result<Response,
     let handle = request.task_handle;
     let handle = handle.ok_or_else(|| SqsError::missing("TaskHandle"))?;
     let invalid = || {
-        SqsError::new(Kind::InvalidParameterValue, "Value for parameter TaskHandle is invalid.")
+        SqsError::new(
+            Kind::InvalidParameterValue,
+            "Value for parameter TaskHandle is invalid.",
+        )
     };
     let handle = Handle::open(&handle).ok_or_else(invalid)?;
     topic_of(call, "SourceArn", Some(&handle.source_arn)).await?;
@@ -280,7 +292,9 @@ pub(super) async fn cancel(call: &Call<'_>, request: Cancel) -> Result<Response,
     }
     let stopped = call.gateway().process().broker.stop_move_task(id).await;
     stopped.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
-    Ok(ok(&json!({ "ApproximateNumberOfMessagesMoved": task.moved })))
+    Ok(ok(
+        &json!({ "ApproximateNumberOfMessagesMoved": task.moved }),
+    ))
 }
 
 impl Task {
@@ -310,7 +324,13 @@ impl Task {
         });
         if self.status == RUNNING {
             let task_id = id.to_owned();
-            shown["TaskHandle"] = json!(Handle { task_id, source_arn }.seal());
+            shown["TaskHandle"] = json!(
+                Handle {
+                    task_id,
+                    source_arn
+                }
+                .seal()
+            );
         }
         if let Some(destination) = &self.destination {
             shown["DestinationArn"] = json!(call.arn(destination));
@@ -405,7 +425,10 @@ impl Moving {
     async fn move_all(&mut self) -> Result<(), Stop> {
         let service = self.service.clone();
         let (gateway, group) = (&service.gateway, &service.options.group);
-        let most = self.task.rate.map_or(BATCH, |rate| BATCH.min(rate as usize));
+        let most = self
+            .task
+            .rate
+            .map_or(BATCH, |rate| BATCH.min(rate as usize));
         let options = PullOptions {
             max: most,
             max_per_key: most,
@@ -427,7 +450,9 @@ impl Moving {
             left = left.saturating_sub(pulled.len() as u64);
             let mut outcomes = Vec::new();
             for one in pulled {
-                let Ok(claims) = gateway.open(&one.token) else { continue };
+                let Ok(claims) = gateway.open(&one.token) else {
+                    continue;
+                };
                 let outcome = match self.send(one).await {
                     Ok(()) => {
                         self.task.moved += 1;
@@ -460,7 +485,10 @@ impl Moving {
                 let topic = source.and_then(|source| source.parse::<Topic>().ok());
                 let topic = topic.filter(|topic| self.reach.has_topic(topic));
                 let topic = topic.ok_or("CouldNotDetermineMessageSource")?;
-                broker.topic(&topic).await.map_err(|error| error.to_string())?
+                broker
+                    .topic(&topic)
+                    .await
+                    .map_err(|error| error.to_string())?
             }
         };
         let mut headers = Headers::default();
@@ -490,9 +518,14 @@ impl Moving {
         };
         let shard = to.shard_of_message(&message);
         loop {
-            match broker.send(&to, shard, std::slice::from_ref(&message)).await {
+            match broker
+                .send(&to, shard, std::slice::from_ref(&message))
+                .await
+            {
                 Ok(accepted) => {
-                    let is_full = accepted.first().is_none_or(|one| one.outcome == SendOutcome::Full);
+                    let is_full = accepted
+                        .first()
+                        .is_none_or(|one| one.outcome == SendOutcome::Full);
                     return match is_full {
                         true => Err(format!("the topic {} is full", to.name())),
                         false => Ok(()),

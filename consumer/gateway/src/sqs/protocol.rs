@@ -7,15 +7,18 @@ use axum::Json;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use lisa_core::message::MessageId;
-use lisa_core::time::shorten;
+use lisa_core::time::{shorten, shorten_to};
 use lisa_producer::SendError;
+use lisa_service::http::auth::Scope;
 use lisa_service::http::{Problem, ProblemCode};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::json;
 
 /// The media type of requests and answers.
 pub(super) const MEDIA_TYPE: &str = "application/x-amz-json-1.0";
+
+/// The longest value that an error repeats. SQS repeats those that are too long by a little.
+const MAX_SHOWN: usize = 256;
 
 /// Defines the kinds of errors: first those of SQS, whose shapes have their names, then those that all services of AWS have.
 macro_rules! kinds {
@@ -52,12 +55,15 @@ macro_rules! kinds {
 kinds! {
     sqs {
         BatchEntryIdsNotDistinct = "AWS.SimpleQueueService.BatchEntryIdsNotDistinct", BAD_REQUEST;
+        BatchRequestTooLong = "AWS.SimpleQueueService.BatchRequestTooLong", BAD_REQUEST;
         EmptyBatchRequest = "AWS.SimpleQueueService.EmptyBatchRequest", BAD_REQUEST;
         InvalidAttributeName = "InvalidAttributeName", BAD_REQUEST;
         InvalidAttributeValue = "InvalidAttributeValue", BAD_REQUEST;
         InvalidBatchEntryId = "AWS.SimpleQueueService.InvalidBatchEntryId", BAD_REQUEST;
         InvalidMessageContents = "InvalidMessageContents", BAD_REQUEST;
+        OverLimit = "OverLimit", FORBIDDEN;
         PurgeQueueInProgress = "AWS.SimpleQueueService.PurgeQueueInProgress", BAD_REQUEST;
+        QueueDeletedRecently = "AWS.SimpleQueueService.QueueDeletedRecently", BAD_REQUEST;
         QueueDoesNotExist = "AWS.SimpleQueueService.NonExistentQueue", BAD_REQUEST;
         QueueNameExists = "QueueAlreadyExists", BAD_REQUEST;
         ReceiptHandleIsInvalid = "ReceiptHandleIsInvalid", BAD_REQUEST;
@@ -72,6 +78,8 @@ kinds! {
         InternalFailure = "InternalFailure", "InternalFailure", INTERNAL_SERVER_ERROR;
         InvalidAction = "UnknownOperationException", "InvalidAction", BAD_REQUEST;
         InvalidClientTokenId = "UnrecognizedClientException", "InvalidClientTokenId", FORBIDDEN;
+        MalformedQueryString = "MalformedQueryString", "MalformedQueryString", BAD_REQUEST;
+        MissingAction = "MissingAction", "MissingAction", BAD_REQUEST;
         InvalidParameterValue = "InvalidParameterValueException", "InvalidParameterValue", BAD_REQUEST;
         MissingAuthenticationToken = "MissingAuthenticationTokenException", "MissingAuthenticationToken", FORBIDDEN;
         MissingParameter = "MissingRequiredParameterException", "MissingParameter", BAD_REQUEST;
@@ -106,9 +114,43 @@ impl SqsError {
         value: impl std::fmt::Display,
         reason: impl std::fmt::Display,
     ) -> Self {
-        let value = shorten(&value.to_string());
+        let value = shorten_to(&value.to_string(), MAX_SHOWN);
         let message =
             format!("Value {value} for parameter {parameter} is invalid. Reason: {reason}.");
+        Self::new(Kind::InvalidParameterValue, message)
+    }
+
+    /// A queue that does not exist.
+    pub(super) fn no_queue() -> Self {
+        Self::new(
+            Kind::QueueDoesNotExist,
+            "The specified queue does not exist.",
+        )
+    }
+
+    /// An action that does not exist.
+    pub(super) fn invalid_action(action: &str) -> Self {
+        let action = shorten(action);
+        let message = format!("The action {action} is not valid for this endpoint.");
+        Self::new(Kind::InvalidAction, message)
+    }
+
+    /// An action for which a token lacks a scope.
+    pub(super) fn lacks_scope(scope: Scope, action: &str) -> Self {
+        let message = format!("The token lacks the scope `{scope}`, which {action} requires.");
+        Self::new(Kind::AccessDenied, message)
+    }
+
+    /// An action that concerns groups which a token does not reach.
+    pub(super) fn lacks_groups(action: &str) -> Self {
+        let message = format!("The token is limited to some groups, and {action} requires others.");
+        Self::new(Kind::AccessDenied, message)
+    }
+
+    /// A message to a FIFO queue that cannot be told from a repeated one.
+    pub(super) fn no_deduplication_id() -> Self {
+        let message = "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided \
+            explicitly";
         Self::new(Kind::InvalidParameterValue, message)
     }
 
@@ -122,7 +164,7 @@ impl SqsError {
         self.kind.names().1
     }
 
-    fn is_of_sender(&self) -> bool {
+    pub(super) fn is_of_sender(&self) -> bool {
         self.kind.status().is_client_error()
     }
 
@@ -136,26 +178,9 @@ impl SqsError {
         }
     }
 
-    /// Returns the error in the older protocol, so that a client which speaks it shows the message.
-    pub(super) fn into_xml(self) -> Response {
-        let message = self
-            .message
-            .replace('&', "&amp;")
-            .replace('<', "&lt;")
-            .replace('>', "&gt;");
-        let fault = if self.is_of_sender() {
-            "Sender"
-        } else {
-            "Receiver"
-        };
-        let text = format!(
-            "<?xml version=\"1.0\"?>\n<ErrorResponse xmlns=\"http://queue.amazonaws.com/doc/2012-11-05/\">\
-             <Error><Type>{fault}</Type><Code>{}</Code><Message>{message}</Message></Error>\
-             <RequestId>{}</RequestId></ErrorResponse>\n",
-            self.code(),
-            MessageId::generate(),
-        );
-        (self.kind.status(), [(CONTENT_TYPE, "text/xml")], text).into_response()
+    /// Returns the status of the response.
+    pub(super) const fn status(&self) -> StatusCode {
+        self.kind.status()
     }
 }
 
@@ -206,7 +231,7 @@ pub(super) fn ok(body: &impl Serialize) -> Response {
 impl From<Problem> for SqsError {
     fn from(problem: Problem) -> Self {
         let kind = match problem.code() {
-            ProblemCode::UnknownTopic | ProblemCode::NotFound => Kind::QueueDoesNotExist,
+            ProblemCode::UnknownTopic | ProblemCode::NotFound => return Self::no_queue(),
             ProblemCode::Stale | ProblemCode::InvalidDeliveryToken => Kind::ReceiptHandleIsInvalid,
             ProblemCode::Internal => Kind::InternalFailure,
             ProblemCode::Unavailable | ProblemCode::Indeterminate => Kind::ServiceUnavailable,
@@ -219,7 +244,7 @@ impl From<Problem> for SqsError {
 impl From<SendError> for SqsError {
     fn from(error: SendError) -> Self {
         let kind = match &error {
-            SendError::UnknownTopic(_) | SendError::BeingRemoved(_) => Kind::QueueDoesNotExist,
+            SendError::UnknownTopic(_) | SendError::BeingRemoved(_) => return Self::no_queue(),
             SendError::Full | SendError::RedisFull => Kind::RequestThrottled,
             SendError::Unavailable(_)
             | SendError::Busy { .. }
@@ -265,18 +290,6 @@ mod tests {
         let entry = serde_json::to_value(error.of_entry("a")).unwrap();
         assert_eq!(entry["Code"], "AWS.SimpleQueueService.NonExistentQueue");
         assert_eq!(entry["SenderFault"], true);
-    }
-
-    #[tokio::test]
-    async fn an_older_client_gets_xml() {
-        let response = SqsError::unsupported("a < b & c").into_xml();
-        assert_eq!(response.headers()[CONTENT_TYPE], "text/xml");
-        let body = to_bytes(response.into_body(), 1000).await.unwrap();
-        let body = String::from_utf8(body.to_vec()).unwrap();
-        assert!(
-            body.contains("<Message>a &lt; b &amp; c</Message>"),
-            "{body}"
-        );
     }
 
     #[test]

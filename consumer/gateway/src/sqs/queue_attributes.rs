@@ -1,188 +1,208 @@
-//! The attributes and tags that a client sets on a queue. The settings of its topic decide: attributes without a counterpart are
-//! ignored or refused.
+//! The attributes of a queue: those that settings of its topic stand for, and those that are kept for the clients that read them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lisa_core::time::shorten;
-use lisa_core::topic::{Size, Topic, TopicSettings};
-use serde::Deserialize;
-use serde_json::Value;
+use lisa_core::topic::{KEPT_ATTRIBUTES, OnExpired, Size, TopicSettings};
 
-use super::Call;
 use super::protocol::{Kind, SqsError};
+use super::redrive;
 use crate::pull::MIN_LEASE;
 
 /// The end of the names of queues that keep the order of groups.
 pub(super) const FIFO: &str = ".fifo";
 /// The longest visibility timeout, in seconds: 12 h.
 pub(super) const MAX_TIMEOUT: i64 = 12 * 3600;
+/// The largest message of SQS, in bytes, and the default of new queues.
+pub(super) const MAX_MESSAGE: u64 = 1024 * 1024;
+/// The longest retention period, in seconds: 14 days.
+const MAX_RETENTION: u64 = 14 * 24 * 3600;
 
-/// The attributes and tags that a client sets on a queue.
-pub(super) struct Given<'a> {
-    /// The name of the queue.
-    pub(super) name: &'a str,
-    pub(super) attributes: &'a BTreeMap<String, String>,
-    pub(super) has_tags: bool,
-}
-
-/// The relation of an attribute to the settings of a topic.
-enum Effect {
-    /// They agree.
-    Same,
-    /// They differ, for this reason. Messages would be handled in another way than the client expects.
-    Other(&'static str),
-    /// It has no counterpart, for this reason. Nothing is delivered too early, too often or not at all without it.
-    None(&'static str),
-}
-
-/// The attribute `RedrivePolicy`. Libraries send the number as such, or as a text.
-#[derive(Deserialize)]
-struct Redrive {
-    #[serde(rename = "maxReceiveCount")]
-    most: Value,
-}
+/// Attributes as clients set and read them.
+pub(super) type Texts = BTreeMap<String, String>;
 
 /// Returns the attributes that the settings of a topic determine.
 pub(super) fn of_settings(name: &str, settings: &TopicSettings) -> BTreeMap<&'static str, String> {
+    let sqs = &settings.sqs;
     let mut attributes = BTreeMap::from([
         ("VisibilityTimeout", settings.lease.as_secs().to_string()),
         ("MaximumMessageSize", settings.max_payload.get().to_string()),
-        ("DelaySeconds", "0".to_owned()),
-        ("ReceiveMessageWaitTimeSeconds", "0".to_owned()),
+        ("DelaySeconds", sqs.delay.as_secs().to_string()),
+        (
+            "ReceiveMessageWaitTimeSeconds",
+            sqs.wait.as_secs().to_string(),
+        ),
         ("SqsManagedSseEnabled", "false".to_owned()),
     ]);
     if name.ends_with(FIFO) {
+        let content = sqs.content_based_deduplication.to_string();
         attributes.insert("FifoQueue", "true".to_owned());
-        attributes.insert("ContentBasedDeduplication", "true".to_owned());
+        attributes.insert("ContentBasedDeduplication", content);
+        attributes.insert("DeduplicationScope", "queue".to_owned());
+        attributes.insert("FifoThroughputLimit", "perQueue".to_owned());
+    }
+    if let Some(ttl) = settings.ttl {
+        attributes.insert("MessageRetentionPeriod", ttl.as_secs().to_string());
+    }
+    for name in KEPT_ATTRIBUTES {
+        if let Some(value) = sqs.attributes.get(name) {
+            attributes.insert(name, value.clone());
+        }
     }
     attributes
 }
 
-impl Given<'_> {
-    /// Returns the settings of a new topic that follow the attributes as far as possible.
-    pub(super) fn settings(&self, defaults: &TopicSettings) -> Result<TopicSettings, SqsError> {
-        let mut settings = defaults.clone();
-        for (attribute, value) in self.attributes {
-            match attribute.as_str() {
-                "VisibilityTimeout" => settings.lease = lease(value)?,
-                "MaximumMessageSize" => settings.max_payload = size(value)?,
-                "RedrivePolicy" => {
-                    if let Some(most) = max_attempts(value)? {
-                        settings.max_attempts = most;
+/// Returns true for the name of an attribute that a client may read.
+pub(super) fn is_known(name: &str) -> bool {
+    const OTHERS: [&str; 15] = [
+        "All",
+        "ApproximateNumberOfMessages",
+        "ApproximateNumberOfMessagesDelayed",
+        "ApproximateNumberOfMessagesNotVisible",
+        "ContentBasedDeduplication",
+        "CreatedTimestamp",
+        "DelaySeconds",
+        "FifoQueue",
+        "LastModifiedTimestamp",
+        "MaximumMessageSize",
+        "MessageRetentionPeriod",
+        "QueueArn",
+        "ReceiveMessageWaitTimeSeconds",
+        "RedrivePolicy",
+        "VisibilityTimeout",
+    ];
+    OTHERS.contains(&name) || KEPT_ATTRIBUTES.contains(&name)
+}
+
+/// Returns true for an attribute that is kept and has no effect.
+pub(super) fn is_kept(attribute: &str) -> bool {
+    KEPT_ATTRIBUTES.contains(&attribute)
+}
+
+/// Returns true for an attribute without which nothing is delivered too early, too often or not at all.
+pub(super) fn is_ignorable(attribute: &str) -> bool {
+    const OTHERS: [&str; 4] = [
+        "ContentBasedDeduplication",
+        "MessageRetentionPeriod",
+        "ReceiveMessageWaitTimeSeconds",
+        "RedrivePolicy",
+    ];
+    OTHERS.contains(&attribute) || is_kept(attribute)
+}
+
+/// Returns the settings of a new queue, before its attributes: a message is visible again as soon as its visibility timeout ends.
+pub(super) fn of_new_queue(name: &str, defaults: &TopicSettings) -> TopicSettings {
+    use lisa_core::retry::RetryPolicy;
+
+    let mut settings = defaults.clone();
+    settings.retry = RetryPolicy::Fixed {
+        delay: Duration::ZERO,
+        jitter: 0.0,
+    };
+    settings.max_payload = Size::new(MAX_MESSAGE);
+    settings.sqs.fifo = Some(name.ends_with(FIFO));
+    settings.sqs.content_based_deduplication = false;
+    settings
+}
+
+/// Sets one attribute of a queue. `defaults` are the settings without attributes.
+pub(super) fn set(
+    settings: &mut TopicSettings,
+    name: &str,
+    attribute: &str,
+    value: &str,
+    defaults: &TopicSettings,
+) -> Result<(), SqsError> {
+    let is_fifo = name.ends_with(FIFO);
+    let seconds = |least, most| number(attribute, value, least, most).map(Duration::from_secs);
+    match attribute {
+        // The shortest lease stands for 0, as in `ReceiveMessage`.
+        "VisibilityTimeout" => {
+            settings.lease = seconds(0, MAX_TIMEOUT.unsigned_abs())?.max(MIN_LEASE);
+        }
+        "MaximumMessageSize" => {
+            // That of a topic may be larger.
+            let most = settings.max_payload.get().max(MAX_MESSAGE);
+            settings.max_payload = number(attribute, value, 1024, most).map(Size::new)?;
+        }
+        "DelaySeconds" => settings.sqs.delay = seconds(0, 900)?,
+        "ReceiveMessageWaitTimeSeconds" => settings.sqs.wait = seconds(0, 20)?,
+        "MessageRetentionPeriod" => {
+            settings.ttl = Some(seconds(1, MAX_RETENTION)?);
+            settings.on_expired = OnExpired::Drop;
+        }
+        "FifoQueue" => {
+            // Libraries set it to false on standard queues.
+            if flag(attribute, value)? != is_fifo {
+                return Err(match is_fifo {
+                    true => {
+                        let message = "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not \
+                            supported.";
+                        SqsError::new(Kind::InvalidAttributeValue, message)
                     }
-                }
-                _ => {}
+                    false => unknown(attribute),
+                });
             }
         }
-        Ok(settings)
+        "ContentBasedDeduplication" => {
+            let content = flag(attribute, value)?;
+            if is_fifo {
+                settings.sqs.content_based_deduplication = content;
+            } else if content {
+                return Err(unknown(attribute));
+            }
+        }
+        "RedrivePolicy" => redrive::set(settings, value, defaults)?,
+        _ if is_kept(attribute) => {
+            check_kept(attribute, value, is_fifo)?;
+            let kept = &mut settings.sqs.attributes;
+            match value {
+                "" => drop(kept.remove(attribute)),
+                _ => drop(kept.insert(attribute.to_owned(), value.to_owned())),
+            }
+        }
+        _ => return Err(unknown(attribute)),
     }
+    Ok(())
+}
 
-    /// Checks the attributes against the settings of the topic. Those without a counterpart are ignored and logged, or refused, as
-    /// the gateway is configured.
-    pub(super) fn check(
-        &self,
-        call: &Call<'_>,
-        topic: &Topic,
-        settings: &TopicSettings,
-    ) -> Result<(), SqsError> {
-        let ignores = call.options().ignore_attributes;
-        let mut ignored = Vec::new();
-        for (attribute, value) in self.attributes {
-            match self.effect(attribute, value, settings)? {
-                Effect::Same => {}
-                Effect::None(_) if ignores => ignored.push(attribute.as_str()),
-                Effect::Other(why) | Effect::None(why) => {
-                    let value = shorten(value);
-                    let message =
-                        format!("The attribute {attribute} cannot be set to {value}: {why}.");
-                    return Err(SqsError::unsupported(message));
-                }
-            }
+/// Checks an attribute that is kept.
+fn check_kept(attribute: &str, value: &str, is_fifo: bool) -> Result<(), SqsError> {
+    let is_valid = match attribute {
+        _ if value.is_empty() => true,
+        "DeduplicationScope" | "FifoThroughputLimit" if !is_fifo => {
+            let message =
+                format!("You can specify the {attribute} only when FifoQueue is set to true.");
+            return Err(SqsError::new(Kind::InvalidAttributeName, message));
         }
-        if self.has_tags {
-            if !ignores {
-                return Err(SqsError::unsupported("Tags are not supported."));
-            }
-            ignored.push("tags");
+        "DeduplicationScope" => ["messageGroup", "queue"].contains(&value),
+        "FifoThroughputLimit" => ["perMessageGroupId", "perQueue"].contains(&value),
+        "KmsDataKeyReusePeriodSeconds" => number(attribute, value, 60, 24 * 3600).is_ok(),
+        "SqsManagedSseEnabled" => flag(attribute, value).is_ok(),
+        "Policy" | "RedriveAllowPolicy" => {
+            value.len() <= MAX_POLICY && serde_json::from_str::<IsObject>(value).is_ok()
         }
-        if !ignored.is_empty() && call.service.ignoring.lock().insert(topic.clone()) {
-            let ignored = ignored.join(", ");
-            tracing::warn!(
-                queue = self.name,
-                ignored,
-                "an SQS client sets attributes that have no effect on a queue; see guides/sqs.md"
-            );
-        }
-        Ok(())
+        _ => value.len() <= MAX_KEY_ID,
+    };
+    match is_valid {
+        true => Ok(()),
+        false => Err(invalid(attribute)),
     }
+}
 
-    fn effect(
-        &self,
-        attribute: &str,
-        value: &str,
-        settings: &TopicSettings,
-    ) -> Result<Effect, SqsError> {
-        let is_fifo = self.name.ends_with(FIFO);
-        let (is_same, otherwise) = match attribute {
-            "VisibilityTimeout" => {
-                let why = "it is the `lease` of the topic, or pass it to ReceiveMessage";
-                (
-                    lease(value)?.as_secs() == settings.lease.as_secs(),
-                    Effect::Other(why),
-                )
-            }
-            "MaximumMessageSize" => {
-                let why = "it is `max_payload` of the topic";
-                (size(value)? == settings.max_payload, Effect::Other(why))
-            }
-            "DelaySeconds" => {
-                let why = "pass it to SendMessage";
-                (number(attribute, value, 0, 900)? == 0, Effect::Other(why))
-            }
-            "FifoQueue" => {
-                let why = "a queue keeps the order of message groups if its name ends with .fifo";
-                (flag(attribute, value)? == is_fifo, Effect::Other(why))
-            }
-            "MessageRetentionPeriod" => {
-                let why = "messages are kept until they are delivered; see `ttl` of the topic";
-                number(attribute, value, 60, 14 * 24 * 3600)?;
-                (false, Effect::None(why))
-            }
-            "ReceiveMessageWaitTimeSeconds" => {
-                let why = "pass WaitTimeSeconds to ReceiveMessage";
-                (number(attribute, value, 0, 20)? == 0, Effect::None(why))
-            }
-            "RedrivePolicy" => {
-                let why = "a message goes to the garbage (dead letters) of its topic after `max_attempts`";
-                let most = max_attempts(value)?;
-                let is_same = most.is_none_or(|most| most == settings.max_attempts);
-                (is_same, Effect::None(why))
-            }
-            "ContentBasedDeduplication" => {
-                let why = "it is on in queues whose name ends with .fifo, and only there";
-                (flag(attribute, value)? == is_fifo, Effect::None(why))
-            }
-            "SqsManagedSseEnabled" => (
-                !flag(attribute, value)?,
-                Effect::None("it has no counterpart in Lisa"),
-            ),
-            "Policy"
-            | "KmsMasterKeyId"
-            | "KmsDataKeyReusePeriodSeconds"
-            | "RedriveAllowPolicy"
-            | "DeduplicationScope"
-            | "FifoThroughputLimit" => (
-                value.is_empty(),
-                Effect::None("it has no counterpart in Lisa"),
-            ),
-            _ => {
-                let message = format!("Unknown Attribute {}.", shorten(attribute));
-                return Err(SqsError::new(Kind::InvalidAttributeName, message));
-            }
-        };
-        Ok(if is_same { Effect::Same } else { otherwise })
-    }
+/// The longest policy, in bytes.
+pub(super) const MAX_POLICY: usize = 8 * 1024;
+/// The longest id of a key, in bytes.
+const MAX_KEY_ID: usize = 2048;
+
+/// Any JSON object, which is not built in memory.
+#[derive(serde::Deserialize)]
+struct IsObject {}
+
+fn unknown(attribute: &str) -> SqsError {
+    let message = format!("Unknown Attribute {}.", shorten(attribute));
+    SqsError::new(Kind::InvalidAttributeName, message)
 }
 
 fn invalid(attribute: &str) -> SqsError {
@@ -201,50 +221,17 @@ fn flag(attribute: &str, value: &str) -> Result<bool, SqsError> {
     flag.map_err(|_| invalid(attribute))
 }
 
-/// Reads a visibility timeout. The shortest lease stands for 0, as in `ReceiveMessage`.
-fn lease(value: &str) -> Result<Duration, SqsError> {
-    let seconds = number("VisibilityTimeout", value, 0, MAX_TIMEOUT.unsigned_abs())?;
-    Ok(Duration::from_secs(seconds).max(MIN_LEASE))
-}
-
-fn size(value: &str) -> Result<Size, SqsError> {
-    let most = lisa_core::topic::MAX_PAYLOAD_LIMIT;
-    number("MaximumMessageSize", value, 1024, most).map(Size::new)
-}
-
-/// Reads the number of attempts that a redrive policy allows; `None` if it is empty, which means that there is none.
-fn max_attempts(policy: &str) -> Result<Option<u32>, SqsError> {
-    if policy.is_empty() {
-        return Ok(None);
-    }
-    let wrong = |reason| SqsError::parameter("RedrivePolicy", policy, reason);
-    let read: Redrive = serde_json::from_str(policy)
-        .map_err(|_| wrong("Redrive policy is not a valid JSON map with maxReceiveCount"))?;
-    let most = read
-        .most
-        .as_str()
-        .map_or(read.most.as_u64(), |text| text.parse().ok());
-    let most = most.filter(|most| (1..=1000).contains(most));
-    let most = most.and_then(|most| u32::try_from(most).ok());
-    most.map(Some)
-        .ok_or_else(|| wrong("Invalid value for maxReceiveCount; it must be between 1 and 1000"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Returns the treatment of one attribute of a queue whose topic has the default settings.
+    /// Returns the effect of an attribute on the default settings: the settings that change, or the error.
     fn judge(name: &str, attribute: &str, value: &str) -> String {
-        let given = Given {
-            name,
-            attributes: &BTreeMap::new(),
-            has_tags: false,
-        };
-        match given.effect(attribute, value, &TopicSettings::default()) {
-            Ok(Effect::Same) => "same".to_owned(),
-            Ok(Effect::Other(_)) => "other".to_owned(),
-            Ok(Effect::None(_)) => "none".to_owned(),
+        let defaults = TopicSettings::default();
+        let mut settings = defaults.clone();
+        match set(&mut settings, name, attribute, value, &defaults) {
+            Ok(()) if settings == defaults => "same".to_owned(),
+            Ok(()) => "set".to_owned(),
             Err(error) => error.message,
         }
     }
@@ -255,20 +242,20 @@ mod tests {
             r#"{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:0:dead","maxReceiveCount":"16"}"#;
         for (attribute, value, expected) in [
             ("VisibilityTimeout", "30", "same"),
-            ("VisibilityTimeout", "0", "other"),
+            ("VisibilityTimeout", "0", "set"),
             ("FifoQueue", "False", "same"),
-            ("FifoQueue", "true", "other"),
-            ("MessageRetentionPeriod", "1209600", "none"),
+            ("FifoQueue", "true", "Unknown Attribute FifoQueue."),
+            ("ContentBasedDeduplication", "false", "same"),
+            ("MessageRetentionPeriod", "1209600", "set"),
             ("ReceiveMessageWaitTimeSeconds", "0", "same"),
-            ("ReceiveMessageWaitTimeSeconds", "20", "none"),
+            ("ReceiveMessageWaitTimeSeconds", "20", "set"),
             ("DelaySeconds", "0", "same"),
-            ("DelaySeconds", "5", "other"),
-            ("RedrivePolicy", redrive, "same"),
-            ("RedrivePolicy", r#"{"maxReceiveCount":3}"#, "none"),
+            ("DelaySeconds", "5", "set"),
+            ("RedrivePolicy", redrive, "set"),
             ("RedrivePolicy", "", "same"),
-            ("KmsMasterKeyId", "alias/aws/sqs", "none"),
+            ("KmsMasterKeyId", "alias/aws/sqs", "set"),
             ("Policy", "", "same"),
-            ("SqsManagedSseEnabled", "TRUE", "none"),
+            ("SqsManagedSseEnabled", "TRUE", "set"),
             (
                 "VisibilityTimeout",
                 "43201",
@@ -280,9 +267,20 @@ mod tests {
                 "Invalid value for the parameter MaximumMessageSize.",
             ),
             (
+                "MaximumMessageSize",
+                "1048577",
+                "Invalid value for the parameter MaximumMessageSize.",
+            ),
+            (
                 "FifoQueue",
                 "yes",
                 "Invalid value for the parameter FifoQueue.",
+            ),
+            ("Policy", "[]", "Invalid value for the parameter Policy."),
+            (
+                "DeduplicationScope",
+                "queue",
+                "You can specify the DeduplicationScope only when FifoQueue is set to true.",
             ),
             ("Nonsense", "1", "Unknown Attribute Nonsense."),
         ] {
@@ -301,29 +299,39 @@ mod tests {
         }
         assert_eq!(
             judge("orders.fifo", "ContentBasedDeduplication", "false"),
-            "none"
+            "set"
         );
-        assert!(judge("orders", "RedrivePolicy", "{}").contains("maxReceiveCount"));
     }
 
     #[test]
-    fn a_new_topic_follows_the_attributes_that_it_can() {
-        let attributes = [
-            ("VisibilityTimeout", "0"),
+    fn what_is_set_is_returned() {
+        let defaults = of_new_queue("orders.fifo", &TopicSettings::default());
+        let mut settings = defaults.clone();
+        let given = [
+            ("VisibilityTimeout", "7"),
             ("MaximumMessageSize", "2048"),
-            ("RedrivePolicy", r#"{"maxReceiveCount":3}"#),
+            ("DelaySeconds", "900"),
+            ("ReceiveMessageWaitTimeSeconds", "20"),
+            ("MessageRetentionPeriod", "60"),
+            ("FifoQueue", "true"),
+            ("ContentBasedDeduplication", "true"),
+            ("DeduplicationScope", "messageGroup"),
+            ("FifoThroughputLimit", "perMessageGroupId"),
+            ("KmsMasterKeyId", "alias/a"),
+            ("KmsDataKeyReusePeriodSeconds", "300"),
+            ("SqsManagedSseEnabled", "true"),
             ("Policy", "{}"),
+            ("RedriveAllowPolicy", "{\"redrivePermission\":\"allowAll\"}"),
         ];
-        let attributes = attributes.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let given = Given {
-            name: "orders",
-            attributes: &BTreeMap::from(attributes),
-            has_tags: true,
-        };
-        let settings = given.settings(&TopicSettings::default()).unwrap();
-        assert_eq!(settings.lease, MIN_LEASE);
-        assert_eq!(settings.max_payload, Size::new(2048));
-        assert_eq!(settings.max_attempts, 3);
-        assert!(settings.check().is_ok());
+        for (attribute, value) in given {
+            set(&mut settings, "orders.fifo", attribute, value, &defaults).unwrap();
+        }
+        settings.check().unwrap();
+        assert_eq!(
+            of_settings("orders.fifo", &settings),
+            given.map(|(name, value)| (name, value.to_owned())).into()
+        );
+        assert!(given.iter().all(|(name, _)| is_known(name)));
+        assert!(settings.on_expired == OnExpired::Drop);
     }
 }

@@ -1,24 +1,22 @@
-//! Queues: their names and addresses, and their attributes. A queue is a topic with the group of SQS clients.
+//! Queues: their names and addresses, and how their attributes are read. A queue is a topic with the group of SQS clients.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::Response;
-use lisa_core::broker::{BrokerError, Declare, TopicHandle};
-use lisa_core::time::shorten;
-use lisa_core::topic::Topic;
+use lisa_core::broker::{BrokerError, TopicHandle};
+use lisa_core::time::{UnixMs, shorten};
+use lisa_core::topic::{InvalidName, Topic, TopicSettings};
 use lisa_service::http::client::{Client, reaches};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::timeout;
 
+use super::pages::{Page, page};
 use super::protocol::{Kind, SqsError, ok, or_default};
-use super::queue_attributes::{FIFO, Given, of_settings};
-use super::Call;
+use super::queue_attributes::{FIFO, is_known, of_new_queue, of_settings};
+use super::{ACCOUNT, Call, redrive};
 
-/// The most queues of a list.
-const MAX_LISTED: usize = 1000;
 /// The time limit of reading the counts of a queue, after the wait for a slot.
 const COUNTS_WITHIN: Duration = Duration::from_secs(2);
 
@@ -37,19 +35,48 @@ impl Queue {
 }
 
 /// Returns the topic of a queue's name: `orders` and `orders.fifo` are the topic `orders`.
-fn topic_of(name: &str) -> Result<Topic, String> {
-    let stem = name.strip_suffix(FIFO).unwrap_or(name);
-    stem.parse().map_err(|error| format!("{error}"))
+pub(super) fn topic_of(name: &str) -> Result<Topic, InvalidName> {
+    name.strip_suffix(FIFO).unwrap_or(name).parse()
+}
+
+/// Returns the name of the queue of a topic.
+pub(super) fn name_of(topic: &Topic, is_fifo: bool) -> String {
+    match is_fifo {
+        true => format!("{topic}{FIFO}"),
+        false => topic.to_string(),
+    }
 }
 
 /// Refuses a topic that the token does not reach, whether it exists or not.
-fn reached(topic: &Topic) -> Result<(), SqsError> {
+pub(super) fn reached(topic: &Topic) -> Result<(), SqsError> {
     match reaches(topic) {
         true => Ok(()),
         false => {
             let message = format!("The token does not reach the topic {topic}.");
             Err(SqsError::new(Kind::AccessDenied, message))
         }
+    }
+}
+
+impl Queue {
+    /// Returns the queue of a topic, if that has this name, and the group of SQS clients.
+    pub(super) fn of(
+        call: &Call<'_>,
+        name: &str,
+        topic: Arc<TopicHandle>,
+    ) -> Result<Self, SqsError> {
+        let group = &call.options().group;
+        let has_name = topic.settings().sqs.fifo != Some(!name.ends_with(FIFO));
+        if !has_name || topic.removal().is_some() {
+            return Err(SqsError::no_queue());
+        }
+        if !topic.groups().contains(group) {
+            let topic = topic.name();
+            tracing::debug!(%topic, %group, "no queue for SQS clients, because it lacks their group");
+            return Err(SqsError::no_queue());
+        }
+        let name = name.to_owned();
+        Ok(Self { name, topic })
     }
 }
 
@@ -65,31 +92,27 @@ impl Call<'_> {
 
     /// Finds the queue with a name.
     pub(super) async fn named(&self, name: &str) -> Result<Queue, SqsError> {
-        let missing = |why: String| {
-            let message = format!("The specified queue does not exist: {why}.");
-            SqsError::new(Kind::QueueDoesNotExist, message)
-        };
-        let topic = topic_of(name).map_err(missing)?;
+        let topic = topic_of(name).map_err(|_| SqsError::no_queue())?;
         reached(&topic)?;
         let broker = &self.gateway().process().broker;
-        let topic = match broker.topic(&topic).await {
-            Ok(topic) => topic,
-            Err(BrokerError::UnknownTopic(topic)) => {
-                return Err(missing(format!("Lisa has no topic {topic}")));
-            }
-            Err(error) => return Err(self.gateway().problem(error).into()),
-        };
-        let group = &self.options().group;
-        if !topic.groups().contains(group) {
-            let why = format!("the topic {} has no group {group}", topic.name());
-            return Err(missing(why));
+        match broker.topic(&topic).await {
+            Ok(topic) => Queue::of(self, name, topic),
+            Err(BrokerError::UnknownTopic(_)) => Err(SqsError::no_queue()),
+            Err(error) => Err(self.gateway().problem(error).into()),
         }
-        let name = name.to_owned();
-        Ok(Queue { name, topic })
     }
 
-    fn url(&self, name: &str) -> String {
+    pub(super) fn url(&self, name: &str) -> String {
         format!("{}{name}", self.base)
+    }
+
+    pub(super) fn arn(&self, name: &str) -> String {
+        format!("arn:aws:sqs:{}:{ACCOUNT}:{name}", self.region)
+    }
+
+    /// Returns the settings of a new queue without attributes.
+    pub(super) fn defaults(&self, name: &str) -> TopicSettings {
+        of_new_queue(name, &self.options().create)
     }
 }
 
@@ -119,101 +142,34 @@ pub(super) struct List {
 }
 
 pub(super) fn list(call: &Call<'_>, request: List) -> Result<Response, SqsError> {
-    let limit = match request.max_results {
-        None => MAX_LISTED,
-        Some(given) => usize::try_from(given)
-            .ok()
-            .filter(|given| (1..=MAX_LISTED).contains(given))
-            .ok_or_else(|| {
-                SqsError::parameter("MaxResults", given, "Must be between 1 and 1000")
-            })?,
-    };
     let prefix = request.queue_name_prefix.unwrap_or_default();
-    let after = request.next_token.unwrap_or_default();
     let topics = call.gateway().process().broker.known_topics();
     let group = &call.options().group;
-    // Each topic has two names, of which the list has the shorter one that begins so.
-    let name_of = |topic: &Topic| {
-        let names = [topic.to_string(), format!("{topic}{FIFO}")];
-        names.into_iter().find(|name| name.starts_with(&prefix))
+    // A topic may have two names, of which the list has the shorter one that begins so.
+    let name = |topic: &TopicHandle| {
+        let fifo = topic.settings().sqs.fifo;
+        let kinds = [false, true].into_iter();
+        let mut names = kinds
+            .filter(|is_fifo| fifo.is_none_or(|fifo| fifo == *is_fifo))
+            .map(|is_fifo| name_of(topic.name(), is_fifo));
+        names.find(|name| name.starts_with(&prefix))
     };
     let found = topics
         .iter()
-        .filter(|topic| topic.groups().contains(group) && topic.name().as_str() > after.as_str())
+        .filter(|topic| topic.groups().contains(group) && topic.removal().is_none())
         .filter(|topic| reaches(topic.name()))
-        .filter_map(|topic| Some((topic.name(), name_of(topic.name())?)));
-    let mut found: Vec<_> = found.take(limit + 1).collect();
-    let has_more = found.len() > limit;
-    found.truncate(limit);
-    let urls: Vec<String> = found.iter().map(|(_, name)| call.url(name)).collect();
+        .filter_map(|topic| Some((topic.name(), name(topic)?)));
+    let token = request.next_token.as_deref();
+    let Page { names, next } = page(found.collect(), request.max_results, token)?;
+    let urls: Vec<String> = names.iter().map(|name| call.url(name)).collect();
     let mut answer = json!({});
     if !urls.is_empty() {
         answer["QueueUrls"] = json!(urls);
     }
-    if has_more && request.max_results.is_some() {
-        answer["NextToken"] = json!(found.last().map(|(topic, _)| topic));
+    if let Some(next) = next {
+        answer["NextToken"] = next.into();
     }
     Ok(ok(&answer))
-}
-
-/// The parameters of `CreateQueue`.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct Create {
-    queue_name: Option<String>,
-    #[serde(default, deserialize_with = "or_default")]
-    attributes: BTreeMap<String, String>,
-    #[serde(default, alias = "tags", deserialize_with = "or_default")]
-    tags: BTreeMap<String, String>,
-}
-
-pub(super) async fn create(call: &Call<'_>, request: Create) -> Result<Response, SqsError> {
-    let name = request
-        .queue_name
-        .ok_or_else(|| SqsError::missing("QueueName"))?;
-    let given = Given {
-        name: &name,
-        attributes: &request.attributes,
-        has_tags: !request.tags.is_empty(),
-    };
-    match call.named(&name).await {
-        Ok(queue) => {
-            let checked = given.check(call, queue.topic.name(), queue.topic.settings());
-            checked.map_err(|error| match error.kind {
-                Kind::UnsupportedOperation => {
-                    let message = format!(
-                        "A queue already exists with the same name and a different value. {}",
-                        error.message
-                    );
-                    SqsError::new(Kind::QueueNameExists, message)
-                }
-                _ => error,
-            })?;
-        }
-        Err(error) if error.kind == Kind::QueueDoesNotExist => {
-            let topic = topic_of(&name).map_err(|why| {
-                SqsError::new(Kind::InvalidParameterValue, format!("QueueName: {why}."))
-            })?;
-            let Some(defaults) = &call.options().create else {
-                let message = format!(
-                    "CreateQueue creates no topics here: declare [topics.{topic}] with the group {} in Lisa's \
-                     configuration, then call it again.",
-                    call.options().group
-                );
-                return Err(SqsError::unsupported(message));
-            };
-            let settings = given.settings(defaults)?;
-            given.check(call, &topic, &settings)?;
-            let broker = &call.gateway().process().broker;
-            let declared = broker.declare(&topic, &settings, Declare::Create).await;
-            declared.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
-            // It may exist without the group.
-            call.named(&name).await?;
-            tracing::info!(%topic, "declared a topic for an SQS client");
-        }
-        Err(error) => return Err(error),
-    }
-    Ok(ok(&json!({ "QueueUrl": call.url(&name) })))
 }
 
 /// The parameters of `GetQueueAttributes`.
@@ -230,10 +186,23 @@ pub(super) async fn attributes(
     request: GetAttributes,
 ) -> Result<Response, SqsError> {
     let queue = call.queue(request.queue_url.as_deref()).await?;
+    if let Some(name) = request.attribute_names.iter().find(|name| !is_known(name)) {
+        let message = format!("Unknown Attribute {}.", shorten(name));
+        return Err(SqsError::new(Kind::InvalidAttributeName, message));
+    }
     let mut all = of_settings(&queue.name, queue.topic.settings());
-    all.insert("QueueArn", call.arn(&queue.name));
-    if let Some(ttl) = queue.topic.settings().ttl {
-        all.insert("MessageRetentionPeriod", ttl.as_secs().to_string());
+    let seconds = |at: UnixMs| (at.get() / 1000).to_string();
+    let settings = queue.topic.settings();
+    for (name, value) in [
+        ("QueueArn", Some(call.arn(&queue.name))),
+        ("CreatedTimestamp", settings.sqs.created.map(seconds)),
+        (
+            "LastModifiedTimestamp",
+            queue.topic.changed_at().map(seconds),
+        ),
+        ("RedrivePolicy", redrive::policy(call, &queue)),
+    ] {
+        all.extend(value.map(|value| (name, value)));
     }
     let is_named = |name: &str| {
         let mut names = request.attribute_names.iter();
@@ -269,58 +238,9 @@ pub(super) async fn attributes(
                 .zip([visible, held, delayed].map(|count| count.to_string())),
         );
     }
-    let known = [
-        "MessageRetentionPeriod",
-        "Policy",
-        "CreatedTimestamp",
-        "LastModifiedTimestamp",
-        "RedrivePolicy",
-    ];
-    for name in &request.attribute_names {
-        let may_be = [
-            "All",
-            "RedriveAllowPolicy",
-            "KmsMasterKeyId",
-            "KmsDataKeyReusePeriodSeconds",
-            "FifoQueue",
-            "ContentBasedDeduplication",
-            "DeduplicationScope",
-            "FifoThroughputLimit",
-        ];
-        if !all.contains_key(name.as_str())
-            && !known.contains(&&**name)
-            && !may_be.contains(&&**name)
-        {
-            let message = format!("Unknown Attribute {}.", shorten(name));
-            return Err(SqsError::new(Kind::InvalidAttributeName, message));
-        }
-    }
     all.retain(|name, _| is_named(name));
     match all.is_empty() {
         true => Ok(ok(&json!({}))),
         false => Ok(ok(&json!({ "Attributes": all }))),
     }
-}
-
-/// The parameters of `SetQueueAttributes`.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct SetAttributes {
-    queue_url: Option<String>,
-    #[serde(default, deserialize_with = "or_default")]
-    attributes: BTreeMap<String, String>,
-}
-
-pub(super) async fn set_attributes(
-    call: &Call<'_>,
-    request: SetAttributes,
-) -> Result<Response, SqsError> {
-    let queue = call.queue(request.queue_url.as_deref()).await?;
-    let given = Given {
-        name: &queue.name,
-        attributes: &request.attributes,
-        has_tags: false,
-    };
-    given.check(call, queue.topic.name(), queue.topic.settings())?;
-    Ok(ok(&json!({})))
 }

@@ -6,21 +6,27 @@ use std::time::Duration;
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use lisa_consumer_core::Outcome;
 use lisa_core::message::{Headers, ORIGIN};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::Call;
 use super::attributes::{self, Attribute, Attributes, md5_of, md5_of_attributes};
 use super::message_id::message_id;
 use super::protocol::{MEDIA_TYPE, SqsError, ok, or_default};
 use super::queue_attributes::MAX_TIMEOUT;
-use super::send::{DEDUPLICATION, GROUP, SENT, TRACE, TRACE_ATTRIBUTE};
+use super::send::{
+    DEDUPLICATION, GROUP, HASHED, SENDER, SENT, TRACE, TRACE_ATTRIBUTE, check_choice,
+};
+use super::settle::RELEASED;
+use super::{ACCOUNT, Call, Protocol, xml};
 use crate::answer::Answer;
 use crate::handed::Pulled;
 use crate::pull::{MIN_LEASE, PullOptions, Taken, take};
+use crate::settle::settle_all;
 
+const ACTION: &str = "ReceiveMessage";
 /// The attribute of a message whose body is in base64, because its payload is not UTF-8.
 const ENCODING: &str = "lisa-encoding";
 /// The attribute with the id of a message that Lisa's other interfaces use. Only a request that names it gets it.
@@ -37,6 +43,7 @@ pub(super) struct Receive {
     max_number_of_messages: Option<i64>,
     wait_time_seconds: Option<i64>,
     visibility_timeout: Option<i64>,
+    receive_request_attempt_id: Option<String>,
     #[serde(default, deserialize_with = "or_default")]
     attribute_names: Vec<String>,
     #[serde(default, deserialize_with = "or_default")]
@@ -82,7 +89,10 @@ pub(super) fn within(name: &str, given: i64, least: i64, most: i64) -> Result<u6
     let inside = (least..=most).contains(&given).then_some(given);
     let number = inside.and_then(|given| u64::try_from(given).ok());
     number.ok_or_else(|| {
-        let reason = format!("Must be between {least} and {most}, if provided");
+        let reason = match least {
+            0 => format!("Must be >= {least} and <= {most}, if provided"),
+            _ => format!("Must be between {least} and {most}, if provided"),
+        };
         SqsError::parameter(name, given, reason)
     })
 }
@@ -90,18 +100,22 @@ pub(super) fn within(name: &str, given: i64, least: i64, most: i64) -> Result<u6
 pub(super) async fn receive(call: &Call<'_>, request: Receive) -> Result<Response, SqsError> {
     let max = request.max_number_of_messages.unwrap_or(1);
     let max = within("MaxNumberOfMessages", max, 1, 10)?;
-    let wait = request.wait_time_seconds.unwrap_or(0);
-    let wait = within("WaitTimeSeconds", wait, 0, 20)?;
+    let wait = request.wait_time_seconds;
+    let wait = wait.map(|given| within("WaitTimeSeconds", given, 0, 20));
+    let wait = wait.transpose()?.map(Duration::from_secs);
     let timeout = request.visibility_timeout;
     let timeout = timeout.map(|given| within("VisibilityTimeout", given, 0, MAX_TIMEOUT));
-    let lease = timeout.transpose()?;
+    let lease = timeout.transpose()?.map(Duration::from_secs);
+    if let Some(attempt) = &request.receive_request_attempt_id {
+        check_choice("ReceiveRequestAttemptId", attempt)?;
+    }
     let queue = call.queue(request.queue_url.as_deref()).await?;
     let max = usize::try_from(max).unwrap_or(1);
     let options = PullOptions {
         max,
-        wait: Duration::from_secs(wait),
-        lease: lease.map(|given| Duration::from_secs(given).max(MIN_LEASE)),
         max_per_key: if queue.is_fifo() { max } else { 1 },
+        wait: wait.unwrap_or(queue.topic.settings().sqs.wait),
+        lease: lease.map(|lease| lease.max(MIN_LEASE)),
         consumer: None,
     };
     let taken = take(
@@ -111,15 +125,35 @@ pub(super) async fn receive(call: &Call<'_>, request: Receive) -> Result<Respons
         &options,
     )
     .await?;
+    let is_xml = call.protocol == Protocol::Query;
     let Some(Taken { pulled, handed }) = taken else {
-        return Ok(ok(&json!({})));
+        return match is_xml {
+            true => xml::translate(ACTION, ok(&json!({})), call.id).await,
+            false => Ok(ok(&json!({}))),
+        };
     };
-    let bodies: Vec<_> = pulled.iter().map(body).collect();
+    if lease.is_some_and(|lease| lease.is_zero()) {
+        // The messages stay visible.
+        let claims = pulled
+            .iter()
+            .flat_map(|pulled| call.gateway().open(&pulled.token));
+        let again =
+            claims.map(|claims| Ok((claims, Outcome::retry_after(Duration::ZERO, RELEASED))));
+        settle_all(call.gateway(), again.collect()).await;
+    }
+    let bodies: Vec<_> = pulled.iter().map(|pulled| body(pulled, is_xml)).collect();
     let messages = pulled.iter().zip(&bodies);
     let is_fifo = queue.is_fifo();
     let messages = messages.map(|(pulled, body)| message(&request, pulled, body, is_fifo));
     let messages = messages.collect();
-    Ok(Answer::json(&Messages { messages }, MEDIA_TYPE, handed)?)
+    let messages = Messages { messages };
+    match is_xml {
+        true => {
+            let render = |result: &Value| xml::render(ACTION, result, call.id);
+            Ok(Answer::text(&messages, render, xml::MEDIA_TYPE, handed)?)
+        }
+        false => Ok(Answer::json(&messages, MEDIA_TYPE, handed)?),
+    }
 }
 
 /// A payload as a text, and whether that text is its base64.
@@ -128,13 +162,15 @@ struct Body<'a> {
     is_base64: bool,
 }
 
-fn body(pulled: &Pulled) -> Body<'_> {
-    match str::from_utf8(&pulled.delivery.payload) {
-        Ok(text) => Body {
+/// Returns the body of a message. Only other clients send what XML cannot contain.
+fn body(pulled: &Pulled, is_xml: bool) -> Body<'_> {
+    let text = str::from_utf8(&pulled.delivery.payload).ok();
+    match text.filter(|text| !is_xml || attributes::forbidden(text).is_none()) {
+        Some(text) => Body {
             text: text.into(),
             is_base64: false,
         },
-        Err(_) => Body {
+        None => Body {
             text: STANDARD.encode(&pulled.delivery.payload).into(),
             is_base64: true,
         },
@@ -200,6 +236,12 @@ fn system_attributes(pulled: &Pulled, is_fifo: bool) -> BTreeMap<&'static str, S
     // Those of the queue from which it was forwarded count, too.
     let before = header(GARBAGE_ATTEMPTS).and_then(|attempts| attempts.parse().ok());
     let receives = delivery.attempt + before.unwrap_or(0);
+    // Unless the header has it, a deduplication id is the id of the message.
+    let own = || {
+        let id = delivery.id.as_str();
+        let is_own = is_fifo && delivery.id.generated_at().is_none() && !id.starts_with(HASHED);
+        is_own.then(|| id.to_owned())
+    };
     let mut attributes = BTreeMap::from([
         ("ApproximateReceiveCount", receives.to_string()),
         (
@@ -210,7 +252,11 @@ fn system_attributes(pulled: &Pulled, is_fifo: bool) -> BTreeMap<&'static str, S
     ]);
     for (name, value) in [
         ("MessageGroupId", header(GROUP).or(key)),
-        ("MessageDeduplicationId", header(DEDUPLICATION)),
+        ("MessageDeduplicationId", header(DEDUPLICATION).or_else(own)),
+        (
+            "SenderId",
+            header(SENDER).or_else(|| Some(ACCOUNT.to_owned())),
+        ),
         (TRACE_ATTRIBUTE, header(TRACE)),
     ] {
         attributes.extend(value.map(|value| (name, value)));

@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use lisa_core::message::{Headers, MessageId};
 use lisa_core::time::UnixMs;
+use lisa_core::topic::TopicSettings;
 use lisa_producer::{NewMessage, Receipt};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -15,7 +16,9 @@ use super::Call;
 use super::attributes::{self, Attributes, md5_of, md5_of_attributes};
 use super::message_id::message_id;
 use super::protocol::{FailedEntry, Kind, SqsError, ok, or_default};
+use super::queue_attributes::MAX_MESSAGE;
 use super::queues::Queue;
+use super::sigv4::hex;
 
 /// The header with the ordering key, as the client named it.
 pub(super) const GROUP: &str = "sqs-group-id";
@@ -26,9 +29,14 @@ pub(super) const SENT: &str = "sqs-sent";
 /// The header with the trace of AWS X-Ray.
 pub(super) const TRACE: &str = "sqs-trace";
 
+/// The header with the token of the sender.
+pub(super) const SENDER: &str = "sqs-sender";
+
 /// The name of that trace as an attribute.
 pub(super) const TRACE_ATTRIBUTE: &str = "AWSTraceHeader";
 
+/// The type of an entry of `SendMessageBatch`.
+const ENTRY: &str = "SendMessageBatchRequestEntry";
 /// The most entries of a batch.
 pub(super) const MAX_ENTRIES: usize = 10;
 
@@ -86,14 +94,64 @@ struct Sent<'a> {
 struct Sender<'a> {
     /// The trace of AWS X-Ray in the headers of the request.
     trace: Option<&'a str>,
+    /// The token of the client.
+    token: Option<&'a str>,
     now: UnixMs,
+    /// True for a queue whose name ends with `.fifo`.
+    is_fifo: bool,
+    settings: &'a TopicSettings,
 }
 
 impl<'a> Sender<'a> {
-    fn of(call: &'a Call<'_>) -> Self {
+    fn of(call: &'a Call<'_>, queue: &'a Queue) -> Self {
         Self {
             trace: call.trace.as_deref(),
+            token: call.token.as_deref(),
             now: call.gateway().process().broker.now(),
+            is_fifo: queue.is_fifo(),
+            settings: queue.topic.settings(),
+        }
+    }
+
+    /// Returns the delay of a message. In a FIFO queue, all messages have that of the queue.
+    fn delay(&self, seconds: Option<i64>) -> Result<Duration, SqsError> {
+        let sqs = &self.settings.sqs;
+        let is_strict = sqs.fifo == Some(true);
+        match seconds {
+            None => Ok(sqs.delay),
+            Some(0) if is_strict => Ok(sqs.delay),
+            Some(seconds) if is_strict => {
+                let reason = "The request include parameter that is not valid for this queue type";
+                Err(SqsError::parameter("DelaySeconds", seconds, reason))
+            }
+            Some(seconds) => {
+                let whole = u64::try_from(seconds).map_err(|_| {
+                    SqsError::parameter("DelaySeconds", seconds, "Must be 0 or more")
+                })?;
+                Ok(Duration::from_secs(whole))
+            }
+        }
+    }
+
+    /// Returns the id of a message, which tells repeated sends: its deduplication id, or the hash of the body in a FIFO queue. If
+    /// messages of different groups may have the same one, the group is a part of it.
+    fn id(&self, message: &Message, body: &str) -> Result<Option<String>, SqsError> {
+        let sqs = &self.settings.sqs;
+        let given = message.message_deduplication_id.as_deref();
+        let content =
+            (self.is_fifo && given.is_none()).then(|| hex(&Sha256::digest(body.as_bytes())));
+        if content.is_some() && !sqs.content_based_deduplication {
+            return Err(SqsError::no_deduplication_id());
+        }
+        let Some(id) = given.or(content.as_deref()) else {
+            return Ok(None);
+        };
+        let scope = sqs.attributes.get("DeduplicationScope");
+        let group = message.message_group_id.as_deref();
+        match group.filter(|_| self.is_fifo && scope.is_some_and(|it| it == "messageGroup")) {
+            // No part contains a NUL.
+            Some(group) => Ok(Some(hash([group, id].join("\0").as_bytes()))),
+            None => Ok(Some(own_id(id))),
         }
     }
 }
@@ -126,8 +184,15 @@ impl<'a> Sent<'a> {
 impl Message {
     /// Checks a message without sending it.
     pub(super) fn parse(self) -> Result<(), SqsError> {
-        let (trace, now) = (None, UnixMs::new(0));
-        self.check(true, &Sender { trace, now }).map(drop)
+        let settings = TopicSettings::default();
+        let sender = Sender {
+            trace: None,
+            token: None,
+            now: UnixMs::new(0),
+            is_fifo: true,
+            settings: &settings,
+        };
+        self.check(&sender).map(drop)
     }
 }
 
@@ -135,14 +200,14 @@ impl Message {
 impl SendBatch {
     /// Checks messages without sending them.
     pub(super) fn parse(self) -> Result<(), SqsError> {
-        check_ids(self.entries.iter().map(|entry| entry.id.as_str()))?;
+        check_ids(ENTRY, self.entries.iter().map(|entry| entry.id.as_str()))?;
         self.entries.into_iter().try_for_each(Message::parse)
     }
 }
 
 pub(super) async fn send(call: &Call<'_>, request: Message) -> Result<Response, SqsError> {
     let queue = call.queue(request.queue_url.as_deref()).await?;
-    let Checked { message, hashes } = request.check(queue.is_fifo(), &Sender::of(call))?;
+    let Checked { message, hashes } = request.check(&Sender::of(call, &queue))?;
     let producer = &call.options().producer;
     let receipt = producer
         .send_message(queue.topic.name().as_str(), message)
@@ -162,18 +227,14 @@ struct Results<'a> {
 
 pub(super) async fn send_batch(call: &Call<'_>, request: SendBatch) -> Result<Response, SqsError> {
     let queue = call.queue(request.queue_url.as_deref()).await?;
-    check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
-    // Like SQS, refuse the whole batch.
-    let lacks_group = |entry: &Message| entry.message_group_id.is_none();
-    if queue.is_fifo() && request.entries.iter().any(lacks_group) {
-        return Err(SqsError::missing("MessageGroupId"));
-    }
+    check_ids(ENTRY, request.entries.iter().map(|entry| entry.id.as_str()))?;
+    let sender = Sender::of(call, &queue);
+    check_batch(&sender, &request.entries)?;
     let (mut ids, mut hashes, mut messages) = (Vec::new(), Vec::new(), Vec::new());
     let mut errors: Vec<(String, SqsError)> = Vec::new();
-    let sender = Sender::of(call);
     for mut message in request.entries {
         let id = std::mem::take(&mut message.id);
-        match message.check(queue.is_fifo(), &sender) {
+        match message.check(&sender) {
             Ok(checked) => {
                 ids.push(id);
                 hashes.push(checked.hashes);
@@ -205,11 +266,61 @@ pub(super) async fn send_batch(call: &Call<'_>, request: SendBatch) -> Result<Re
     Ok(ok(&Results { successful, failed }))
 }
 
-/// Checks the ids of the entries of a batch.
-pub(super) fn check_ids<'a>(ids: impl ExactSizeIterator<Item = &'a str>) -> Result<(), SqsError> {
+/// Refuses a batch for which SQS stores none of its messages.
+fn check_batch(sender: &Sender<'_>, entries: &[Message]) -> Result<(), SqsError> {
+    let size: u64 = entries.iter().map(Message::size).sum();
+    // A single message may be larger than all messages of a batch in SQS.
+    let most = sender.settings.max_payload.get().max(MAX_MESSAGE);
+    if size > most {
+        let message = format!(
+            "Batch requests cannot be longer than {most} bytes. You have sent {size} bytes."
+        );
+        return Err(SqsError::new(Kind::BatchRequestTooLong, message));
+    }
+    if !sender.is_fifo {
+        return Ok(());
+    }
+    if entries.iter().any(|entry| entry.message_group_id.is_none()) {
+        // As SQS, which has another code for a single message.
+        let message = SqsError::missing("MessageGroupId").message;
+        return Err(SqsError::new(Kind::InvalidParameterValue, message));
+    }
+    let mut ids = entries.iter().map(|entry| &entry.message_deduplication_id);
+    match ids.any(Option::is_none) && !sender.settings.sqs.content_based_deduplication {
+        true => Err(SqsError::no_deduplication_id()),
+        false => Ok(()),
+    }
+}
+
+/// Returns true for a name of letters, digits, hyphens and underscores: the id of an entry, or the label of a permission.
+pub(super) fn is_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    (1..=80).contains(&name.len()) && name.bytes().all(is_allowed)
+}
+
+/// Checks a deduplication id, or another id that a client chooses.
+pub(super) fn check_choice(name: &str, value: &str) -> Result<(), SqsError> {
+    let is_allowed =
+        (1..=128).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_graphic());
+    match is_allowed {
+        true => Ok(()),
+        false => {
+            let reason = format!(
+                "{name} can only include alphanumeric and punctuation characters. 1 to 128 in length"
+            );
+            Err(SqsError::parameter(name, value, reason))
+        }
+    }
+}
+
+/// Checks the ids of the entries of a batch, which are of this type.
+pub(super) fn check_ids<'a>(
+    of_type: &str,
+    ids: impl ExactSizeIterator<Item = &'a str>,
+) -> Result<(), SqsError> {
     let count = ids.len();
     if count == 0 {
-        let message = "There should be at least one entry in the request.";
+        let message = format!("There should be at least one {of_type} in the request.");
         return Err(SqsError::new(Kind::EmptyBatchRequest, message));
     }
     if count > MAX_ENTRIES {
@@ -220,8 +331,7 @@ pub(super) fn check_ids<'a>(ids: impl ExactSizeIterator<Item = &'a str>) -> Resu
     }
     let mut seen = std::collections::HashSet::new();
     for id in ids {
-        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-        if !(1..=80).contains(&id.len()) || !id.bytes().all(is_allowed) {
+        if !is_name(id) {
             let message = "A batch entry id can only contain alphanumeric characters, hyphens and underscores. \
                 It can be at most 80 letters long.";
             return Err(SqsError::new(Kind::InvalidBatchEntryId, message));
@@ -235,10 +345,24 @@ pub(super) fn check_ids<'a>(ids: impl ExactSizeIterator<Item = &'a str>) -> Resu
 }
 
 impl Message {
+    /// Returns its size as SQS counts it: the body and the attributes.
+    fn size(&self) -> u64 {
+        let body = self.message_body.as_ref().map_or(0, String::len);
+        (body + attributes::size(&self.message_attributes)) as u64
+    }
+
     /// Checks a message, and turns it into one of Lisa's.
-    fn check(self, is_fifo: bool, sender: &Sender<'_>) -> Result<Checked, SqsError> {
-        let body = self.message_body.filter(|body| !body.is_empty());
+    fn check(mut self, sender: &Sender<'_>) -> Result<Checked, SqsError> {
+        let size = self.size();
+        let body = self.message_body.take().filter(|body| !body.is_empty());
         let body = body.ok_or_else(|| SqsError::missing("MessageBody"))?;
+        let most = sender.settings.max_payload.get();
+        if size > most {
+            let message = format!(
+                "One or more parameters are invalid. Reason: Message must be shorter than {most} bytes."
+            );
+            return Err(SqsError::new(Kind::InvalidParameterValue, message));
+        }
         if let Some(bad) = attributes::forbidden(&body) {
             let message = format!(
                 "Invalid characters found: U+{:04X}. Allowed are #x9, #xA, #xD, #x20 to #xD7FF, #xE000 to #xFFFD, and \
@@ -270,40 +394,35 @@ impl Message {
             md5_of_some(&self.message_attributes),
             md5_of_some(&self.message_system_attributes),
         ];
-        let group = self.message_group_id.as_deref();
-        let id = self.message_deduplication_id.as_deref();
-        let content = (is_fifo && id.is_none()).then(|| hash(body.as_bytes()));
-        if is_fifo && group.is_none() {
+        if sender.is_fifo && self.message_group_id.is_none() {
             return Err(SqsError::missing("MessageGroupId"));
         }
         for (name, header, value) in [
-            ("MessageGroupId", GROUP, group),
-            ("MessageDeduplicationId", DEDUPLICATION, id),
+            ("MessageGroupId", GROUP, &self.message_group_id),
+            (
+                "MessageDeduplicationId",
+                DEDUPLICATION,
+                &self.message_deduplication_id,
+            ),
         ] {
             let Some(value) = value else { continue };
-            let is_allowed = (1..=128).contains(&value.len())
-                && value.bytes().all(|byte| byte.is_ascii_graphic());
-            if !is_allowed {
-                let reason = "Must be 1 to 128 letters, digits and punctuation characters";
-                return Err(SqsError::parameter(name, value, reason));
-            }
+            check_choice(name, value)?;
             set(&mut headers, header, value, name)?;
         }
-        let id = id.map(own_id).or(content);
+        if let Some(token) = sender.token {
+            set(&mut headers, SENDER, token, "token")?;
+        }
+        let id = sender.id(&self, &body)?;
         if id.is_some() {
             set(&mut headers, SENT, &sender.now.get().to_string(), "time")?;
         }
-        let mut message = NewMessage::new(body);
+        let delay = sender.delay(self.delay_seconds)?;
+        let mut message = NewMessage::new(body).delay(delay);
         if let Some(id) = id {
             message = message.id(id);
         }
-        if let Some(group) = group.filter(|_| is_fifo) {
+        if let Some(group) = self.message_group_id.as_deref().filter(|_| sender.is_fifo) {
             message = message.key(group);
-        }
-        if let Some(seconds) = self.delay_seconds {
-            let whole = u64::try_from(seconds)
-                .map_err(|_| SqsError::parameter("DelaySeconds", seconds, "Must be 0 or more"))?;
-            message = message.delay(Duration::from_secs(whole));
         }
         let message = message.headers(headers);
         Ok(Checked { message, hashes })
@@ -327,6 +446,9 @@ fn own_id(id: &str) -> String {
     }
 }
 
+/// The beginning of an id that is a hash.
+pub(super) const HASHED: &str = "sha256:";
+
 fn hash(bytes: &[u8]) -> String {
-    format!("sha256:{}", URL_SAFE_NO_PAD.encode(Sha256::digest(bytes)))
+    format!("{HASHED}{}", URL_SAFE_NO_PAD.encode(Sha256::digest(bytes)))
 }

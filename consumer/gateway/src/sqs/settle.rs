@@ -22,7 +22,7 @@ use lisa_service::http::client::Client;
 use lisa_service::http::{Problem, ProblemCode};
 
 /// The error of an attempt that its client ended with a visibility timeout of 0.
-const RELEASED: &str = "visibility timeout set to 0 by an SQS client";
+pub(super) const RELEASED: &str = "visibility timeout set to 0 by an SQS client";
 
 /// The parameters of `DeleteMessageBatch` and `ChangeMessageVisibilityBatch`.
 #[derive(Deserialize)]
@@ -96,7 +96,10 @@ async fn one(call: &Call<'_>, verb: Verb, request: Change) -> Result<Response, S
 
 async fn many(call: &Call<'_>, verb: Verb, request: Many) -> Result<Response, SqsError> {
     let queue = call.queue(request.queue_url.as_deref()).await?;
-    check_ids(request.entries.iter().map(|entry| entry.id.as_str()))?;
+    check_ids(
+        verb.entry(),
+        request.entries.iter().map(|entry| entry.id.as_str()),
+    )?;
     let changes: Vec<&Change> = request.entries.iter().collect();
     let results = verb.run(call, &queue, &changes).await;
     let ids = request.entries.iter().map(|entry| entry.id.as_str());
@@ -111,6 +114,14 @@ async fn many(call: &Call<'_>, verb: Verb, request: Many) -> Result<Response, Sq
 }
 
 impl Verb {
+    /// Returns the type of an entry of its batch.
+    const fn entry(self) -> &'static str {
+        match self {
+            Self::Delete => "DeleteMessageBatchRequestEntry",
+            Self::Change => "ChangeMessageVisibilityBatchRequestEntry",
+        }
+    }
+
     /// Changes deliveries, and returns a result for each, in order.
     async fn run(
         self,

@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 use tokio::task::spawn_blocking;
 
 use super::protocol::{Kind, SqsError};
+use super::query::pairs;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// The largest difference between the clocks of client and gateway.
@@ -142,11 +143,8 @@ impl<'a> Authorization<'a> {
                 changes the Host header, the path or the body.";
             SqsError::new(Kind::SignatureDoesNotMatch, message)
         };
-        if uri.query().is_some() {
-            return Err(incomplete("a query string is not allowed"));
-        }
         let secret = token.aws_secret().ok_or_else(denied)?;
-        let request = self.canonical_request(method, uri.path(), headers, body_hash)?;
+        let request = self.canonical_request(method, uri, headers, body_hash)?;
         let scope = [self.date, self.region, self.service, "aws4_request"];
         let text = format!(
             "{ALGORITHM}\n{}\n{}\n{}",
@@ -166,11 +164,12 @@ impl<'a> Authorization<'a> {
     fn canonical_request(
         &self,
         method: &str,
-        path: &str,
+        uri: &Uri,
         headers: &HeaderMap,
         body_hash: &str,
     ) -> Result<String, SqsError> {
-        let mut text = format!("{method}\n{}\n\n", encode_path(path));
+        let (path, query) = (encode(uri.path(), b"/"), encode_query(uri)?);
+        let mut text = format!("{method}\n{path}\n{query}\n");
         for name in &self.signed {
             let mut values = headers.get_all(*name).iter().peekable();
             if values.peek().is_none() {
@@ -233,17 +232,29 @@ fn time(text: &str) -> Option<UnixMs> {
     text.parse().ok()
 }
 
-/// Encodes a path once more than it is encoded already, as all services but S3 do.
-fn encode_path(path: &str) -> String {
-    let mut text = String::with_capacity(path.len());
-    for byte in path.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            text.push(char::from(byte));
+/// Encodes a text, except for letters, digits, `-._~` and `kept`. A path is encoded once more than it is already, as all services
+/// but S3 do.
+fn encode(text: &str, kept: &[u8]) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || kept.contains(&byte) {
+            encoded.push(char::from(byte));
         } else {
-            write!(text, "%{byte:02X}").expect("a string takes all");
+            write!(encoded, "%{byte:02X}").expect("a string takes all");
         }
     }
-    text
+    encoded
+}
+
+/// Returns the parameters of a URL as they are signed: sorted.
+fn encode_query(uri: &Uri) -> Result<String, SqsError> {
+    let pairs = pairs(uri.query().unwrap_or_default().as_bytes())?;
+    let pairs = pairs.iter();
+    let pairs = pairs.map(|(name, value)| (encode(name, b""), encode(value, b"")));
+    let mut pairs: Vec<_> = pairs.collect();
+    pairs.sort_unstable();
+    let pairs = pairs.iter().map(|(name, value)| format!("{name}={value}"));
+    Ok(pairs.collect::<Vec<_>>().join("&"))
 }
 
 fn mac(key: &[u8], text: &str) -> Hmac<Sha256> {

@@ -50,7 +50,9 @@ impl Broker {
         let key = &self.inner.registry.move_tasks;
         let set = command("HSET", key).arg(&[id, note]);
         let _: u64 = self.ask(set).await?;
-        let stop: u64 = self.ask(command("HEXISTS", key).arg(format!("{id}{STOP}"))).await?;
+        let stop: u64 = self
+            .ask(command("HEXISTS", key).arg(format!("{id}{STOP}")))
+            .await?;
         Ok(stop == 1)
     }
 
@@ -59,7 +61,8 @@ impl Broker {
     /// # Errors
     /// [`BrokerError`]. The call can be repeated.
     pub async fn stop_move_task(&self, id: &str) -> Result<(), BrokerError> {
-        let stop = command("HSET", &self.inner.registry.move_tasks).arg(&[format!("{id}{STOP}"), "1".to_owned()]);
+        let stop = command("HSET", &self.inner.registry.move_tasks)
+            .arg(&[format!("{id}{STOP}"), "1".to_owned()]);
         let _: u64 = self.ask(stop).await?;
         Ok(())
     }
@@ -72,7 +75,9 @@ impl Broker {
         if ids.is_empty() {
             return Ok(());
         }
-        let fields = ids.iter().flat_map(|id| [id.clone(), format!("{id}{STOP}")]);
+        let fields = ids
+            .iter()
+            .flat_map(|id| [id.clone(), format!("{id}{STOP}")]);
         let drop = command("HDEL", &self.inner.registry.move_tasks).arg(fields.collect::<Vec<_>>());
         let _: u64 = self.ask(drop).await?;
         Ok(())

@@ -203,7 +203,10 @@ impl Broker {
         commands.push(idle_for(soon, "-", &youngest.to_string()));
         let lists: Vec<Vec<Listed>> = or_empty(self.ask_all(&server, commands).await)?;
         let (lists, soon) = lists.split_at(lists_of_overdue.min(lists.len()));
-        let ends = soon.iter().flatten().map(|(_, _, idle, _)| lease.saturating_sub(*idle));
+        let ends = soon
+            .iter()
+            .flatten()
+            .map(|(_, _, idle, _)| lease.saturating_sub(*idle));
         let next_end = ends.filter(|left| *left > 0).min();
         let mut page = ReclaimPage {
             last: after,

@@ -9,6 +9,7 @@ use crate::broker::reshard::shard_map::ShardMap;
 use crate::keys::{GroupView, ShardKeys};
 use crate::message::{MessageId, OrderingKey, PreparedMessage};
 use crate::scripts::Removal;
+use crate::time::UnixMs;
 use crate::topic::{Group, Namespace, Shard, Topic, TopicSettings};
 
 /// A registered topic: its settings at one epoch, and its keys.
@@ -108,6 +109,11 @@ impl TopicHandle {
     /// Returns its epoch, which counts the changes of its settings.
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Returns the time at which its settings came into force; `None` if an older release declared it.
+    pub fn changed_at(&self) -> Option<UnixMs> {
+        (self.version > 1).then(|| UnixMs::new(self.version))
     }
 
     /// Returns the way in which it is being removed, if it is.

@@ -3,6 +3,7 @@
 //! Strict with typed sources: a number is not a string, and a bare number is not a duration. Text, as of a header or an
 //! environment variable, is read as the type of the field.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use crate::secret::Secret;
-use crate::time::{UnixMs, format_duration, parse_duration};
+use crate::time::{UnixMs, format_duration, parse_duration, shorten};
 
 /// A value as its source has it.
 #[derive(Clone, Copy, Debug)]
@@ -405,6 +406,42 @@ impl<T: Value> Value for Vec<T> {
 
     fn schema() -> Json {
         json!({ "type": "array", "items": T::schema() })
+    }
+}
+
+/// Texts by name: a table. As text, a JSON object.
+impl Value for BTreeMap<String, String> {
+    const KIND: &'static str = super::TEXT_TABLE;
+
+    fn read(given: Given<'_>) -> Result<Self, String> {
+        let parsed;
+        let json = match given {
+            Given::Json(json) => json,
+            Given::Text(text) => {
+                parsed =
+                    serde_json::from_str(text).map_err(|_| "expected a JSON object".to_owned())?;
+                &parsed
+            }
+        };
+        let Json::Object(object) = json else {
+            let kind = Given::Json(json).kind();
+            return Err(format!("expected a table, found {kind}"));
+        };
+        let texts = object.iter().map(|(name, value)| {
+            let text = Given::Json(value).text();
+            let text = text.map_err(|message| format!("{}: {message}", shorten(name)))?;
+            Ok((name.clone(), text.to_owned()))
+        });
+        texts.collect()
+    }
+
+    fn show(&self) -> Json {
+        let texts = self.iter().map(|(name, text)| (name.clone(), text.show()));
+        Json::Object(texts.collect())
+    }
+
+    fn schema() -> Json {
+        json!({ "type": "object", "additionalProperties": { "type": "string" } })
     }
 }
 

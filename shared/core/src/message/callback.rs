@@ -35,7 +35,10 @@ impl MessageId {
         garbage_time: Option<UnixMs>,
     ) -> Self {
         let time = garbage_time.map_or(String::new(), |time| time.get().to_string());
-        Self::derived(outcome.as_str(), [topic.as_str(), group.as_str(), message.as_str(), &time])
+        Self::derived(
+            outcome.as_str(),
+            [topic.as_str(), group.as_str(), message.as_str(), &time],
+        )
     }
 
     /// Returns the id of a message that is forwarded from the garbage of a group to another topic, such as
@@ -43,13 +46,19 @@ impl MessageId {
     /// goes to garbage.
     pub fn of_forward(topic: &Topic, group: &Group, message: &Self, garbage_time: UnixMs) -> Self {
         let time = garbage_time.get().to_string();
-        Self::derived(FORWARD, [topic.as_str(), group.as_str(), message.as_str(), &time])
+        Self::derived(
+            FORWARD,
+            [topic.as_str(), group.as_str(), message.as_str(), &time],
+        )
     }
 
     /// Returns the id of a message that is moved from a topic to another one, for a delivery of it.
     pub fn of_move(topic: &Topic, group: &Group, message: &Self, entry: EntryId) -> Self {
         let entry = entry.to_string();
-        Self::derived(MOVE, [topic.as_str(), group.as_str(), message.as_str(), &entry])
+        Self::derived(
+            MOVE,
+            [topic.as_str(), group.as_str(), message.as_str(), &entry],
+        )
     }
 
     /// Makes an id of texts without NULs.
@@ -66,7 +75,8 @@ impl MessageId {
     /// of Lisa a duplicate.
     pub fn is_derived(&self) -> bool {
         let words = [FORWARD, MOVE];
-        let is_known = |word: &str| words.contains(&word) || word.parse::<CallbackOutcome>().is_ok();
+        let is_known =
+            |word: &str| words.contains(&word) || word.parse::<CallbackOutcome>().is_ok();
         self.word().is_some_and(is_known)
     }
 
@@ -79,7 +89,8 @@ impl MessageId {
 
     /// Returns true for an id of the form that callbacks have.
     pub fn is_of_callback(&self) -> bool {
-        self.word().is_some_and(|word| word.parse::<CallbackOutcome>().is_ok())
+        self.word()
+            .is_some_and(|word| word.parse::<CallbackOutcome>().is_ok())
     }
 }
 

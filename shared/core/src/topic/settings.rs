@@ -13,8 +13,10 @@ use crate::retry::RetryPolicy;
 use crate::time::{DAY, LONGEST_DELAY, MILLISECOND, WEEK, duration_text, optional_duration_text};
 
 mod rules;
+mod sqs;
 
 pub use rules::{Merge, MergeBy, OnExpired, OnGarbage, OnLate};
+pub use sqs::{KEPT_ATTRIBUTES, MAX_TAG_NAME, MAX_TAG_VALUE, MAX_TAGS, QueueSettings, Texts};
 
 /// The maximum number of groups of a topic.
 pub const MAX_GROUPS: usize = 64;
@@ -124,6 +126,9 @@ fields! {
         [serde(default = "default_instance_ttl", with = "duration_text")]
         [cfg_attr(feature = "openapi", schema(value_type = String))]
         instance_ttl: Duration = default_instance_ttl(), in Duration::from_secs(5)..=WEEK;
+        /// The settings of the topic as a queue of Amazon SQS.
+        [serde(default)]
+        sqs: QueueSettings;
     }
 }
 

@@ -41,7 +41,9 @@ async fn a_receive_has_messages_of_a_group_in_order_and_the_others_wait_for_them
     assert_eq!(bodies(&first), expected);
     // The second one is to come again now; the others are done, the first one last.
     let again = with_handle(&first[1], json!({"VisibilityTimeout": 0}));
-    call(api, "ChangeMessageVisibility", of("t.fifo", again)).await.ok();
+    call(api, "ChangeMessageVisibility", of("t.fifo", again))
+        .await
+        .ok();
     for done in first.iter().skip(2).chain(&first[..1]) {
         let none = receive_all(site.api(1), "t.fifo", 0).await;
         assert!(!bodies(&none).iter().any(|body| body.starts_with('a')));
@@ -49,6 +51,9 @@ async fn a_receive_has_messages_of_a_group_in_order_and_the_others_wait_for_them
         call(api, "DeleteMessage", of("t.fifo", handle)).await.ok();
     }
     let next = receive_all(site.api(1), "t.fifo", 20).await;
-    assert_eq!(bodies(&next)[..2], ["a01", &*format!("a{:02}", first.len())]);
+    assert_eq!(
+        bodies(&next)[..2],
+        ["a01", &*format!("a{:02}", first.len())]
+    );
     assert_eq!(next[0]["Attributes"]["ApproximateReceiveCount"], "2");
 }

@@ -1,8 +1,6 @@
 //! The path of a copy: into its group when it is due, behind its key, through the gates, onto the stream; and its end.
 
-use super::{
-    CopyState, Delivery, Group, Holder, Holders, InGarbage, Message, Meta, Reference,
-};
+use super::{CopyState, Delivery, Group, Holder, Holders, InGarbage, Message, Meta, Reference};
 use lisa_core::message::MessageId;
 use lisa_core::state::End;
 use lisa_core::topic::{OnExpired, OnGarbage, OnLate};
