@@ -39,7 +39,47 @@ pub fn signed_text(
     action: &str,
     text: String,
 ) -> reqwest::RequestBuilder {
-    let request = api.request(Method::POST, "/");
+    let target = format!("AmazonSQS.{action}");
+    let headers = [("content-type", JSON), ("x-amz-target", &target)];
+    sign(api, name, secret, (Method::POST, ""), &headers, text)
+}
+
+/// Makes a signed request of the older protocol, with its parameters in the URL, in a form, or in both.
+pub fn signed_form(
+    api: &Api,
+    name: &str,
+    secret: &str,
+    query: &str,
+    form: &str,
+) -> reqwest::RequestBuilder {
+    let method = match form {
+        "" => Method::GET,
+        _ => Method::POST,
+    };
+    let headers = [("content-type", "application/x-www-form-urlencoded")];
+    sign(
+        api,
+        name,
+        secret,
+        (method, query),
+        &headers,
+        form.to_owned(),
+    )
+}
+
+fn sign(
+    api: &Api,
+    name: &str,
+    secret: &str,
+    (method, query): (Method, &str),
+    headers: &[(&str, &str)],
+    text: String,
+) -> reqwest::RequestBuilder {
+    let path = match query {
+        "" => "/".to_owned(),
+        query => format!("/?{query}"),
+    };
+    let request = api.request(method.clone(), &path);
     let url = request
         .try_clone()
         .and_then(|request| request.build().ok())
@@ -50,13 +90,23 @@ pub fn signed_text(
         url.host_str().expect("a host"),
         url.port().expect("a port")
     );
-    let target = format!("AmazonSQS.{action}");
     let time = jiff::Timestamp::now()
         .strftime("%Y%m%dT%H%M%SZ")
         .to_string();
-    let names = "content-type;host;x-amz-date;x-amz-target";
+    let more = [("host", host.as_str()), ("x-amz-date", &time)];
+    let mut signed: Vec<_> = headers.iter().copied().chain(more).collect();
+    signed.sort_unstable();
+    let names: Vec<_> = signed.iter().map(|(name, _)| *name).collect();
+    let names = names.join(";");
+    let lines: String = signed
+        .iter()
+        .map(|(name, value)| format!("{name}:{value}\n"))
+        .collect();
+    let mut pairs: Vec<_> = query.split('&').collect();
+    pairs.sort_unstable();
     let canonical = format!(
-        "POST\n/\n\ncontent-type:{JSON}\nhost:{host}\nx-amz-date:{time}\nx-amz-target:{target}\n\n{names}\n{}",
+        "{method}\n/\n{}\n{lines}\n{names}\n{}",
+        pairs.join("&"),
         hex(&Sha256::digest(&text))
     );
     let scope = [&time[..8], "eu-central-1", "sqs", "aws4_request"];
@@ -74,14 +124,13 @@ pub fn signed_text(
     let authorization = format!(
         "AWS4-HMAC-SHA256 Credential={name}/{scope}, SignedHeaders={names}, Signature={signature}"
     );
-    let headers = [
-        ("content-type", JSON),
-        ("x-amz-date", &time),
-        ("x-amz-target", &target),
+    let more = [
+        ("x-amz-date", time.as_str()),
         ("authorization", &authorization),
     ];
     headers
         .iter()
+        .chain(&more)
         .fold(request.body(text), |request, (name, value)| {
             request.header(*name, *value)
         })

@@ -183,7 +183,7 @@ impl Protocol {
         match parts.method {
             Method::POST if parts.headers.contains_key(ACTION) => Some(Self::Json),
             Method::POST => Some(Self::Query),
-            Method::GET if parts.uri.query().is_some() => Some(Self::Query),
+            Method::GET if query::names_action(&parts.uri) => Some(Self::Query),
             _ => None,
         }
     }

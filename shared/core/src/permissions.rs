@@ -67,7 +67,7 @@ pub const CALLBACKS: &str = "callbacks";
 /// The additional role of a consumer with a gateway, or with webhooks that are completed later.
 pub const GATEWAY: &str = "gateway";
 
-/// The additional role of a gateway that serves SQS clients, and so also sends, cancels and requeues.
+/// The additional role of a gateway that serves SQS clients, and so also sends, cancels, requeues, and removes topics.
 pub const SQS: &str = "sqs";
 
 /// The users of the command lines. No process checks their permissions at start.

@@ -298,12 +298,12 @@ fn header_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
     names.enumerate().map(slug).collect()
 }
 
-/// Returns the attributes that a request names: exact names, `All`, `.*`, or the beginning of names, such as `foo.*`.
+/// Returns the attributes that a request names: exact names, `All`, `*`, `.*`, or the beginning of names, such as `foo.*`.
 pub(super) fn select(mut attributes: Attributes, names: &[String]) -> Attributes {
     let is_named = |attribute: &String| {
         names.iter().any(|name| match name.strip_suffix(".*") {
             Some(beginning) => attribute.starts_with(beginning),
-            None => name == "All" || name == attribute,
+            None => name == "All" || name == "*" || name == attribute,
         })
     };
     attributes.retain(|name, _| is_named(name));
@@ -383,14 +383,14 @@ mod tests {
             })
             .collect();
         for (given, part) in [
-            (json!({"a": {"DataType": "String"}}), "not empty"),
+            (json!({"a": {"DataType": "String"}}), "non-empty value"),
             (
                 json!({"a": {"DataType": "String", "StringValue": ""}}),
-                "not empty",
+                "non-empty value",
             ),
             (
                 json!({"a": {"DataType": "String", "BinaryValue": "AA=="}}),
-                "StringValue",
+                "type 'String'",
             ),
             (
                 json!({"a": {"DataType": "Number", "StringValue": "x"}}),
@@ -410,9 +410,9 @@ mod tests {
             ),
             (
                 json!({"a": {"DataType": "Stringy", "StringValue": "a"}}),
-                "begin with",
+                "type prefixes",
             ),
-            (json!({"a": {"StringValue": "a"}}), "begin with"),
+            (json!({"a": {"StringValue": "a"}}), "type prefixes"),
             (
                 json!({"a": {"DataType": "String.\n", "StringValue": "a"}}),
                 "visible ASCII",

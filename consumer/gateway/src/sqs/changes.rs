@@ -11,7 +11,7 @@ use lisa_core::broker::{BrokerError, Declare, Removal, TopicHandle};
 use lisa_core::time::shorten;
 use lisa_core::topic::{Topic, TopicSettings};
 use lisa_service::audit::Action;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -35,10 +35,20 @@ const MAX_NAME: usize = 80;
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Create {
     queue_name: Option<String>,
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "attributes_of")]
     attributes: Texts,
     #[serde(default, alias = "tags", deserialize_with = "or_default")]
     tags: Texts,
+}
+
+/// Reads attributes. Blanks around a name are ignored.
+fn attributes_of<'de, D: Deserializer<'de>>(from: D) -> Result<Texts, D::Error> {
+    let given: Texts = or_default(from)?;
+    let trimmed = given.into_iter().map(|(name, value)| match name.trim() {
+        trimmed if trimmed.len() == name.len() => (name, value),
+        trimmed => (trimmed.to_owned(), value),
+    });
+    Ok(trimmed.collect())
 }
 
 pub(super) async fn create(call: &Call<'_>, request: Create) -> Result<Response, SqsError> {
@@ -246,7 +256,7 @@ fn warn_about(call: &Call<'_>, queue: &Queue, ignored: &[&str]) {
 #[serde(rename_all = "PascalCase")]
 pub(super) struct SetAttributes {
     queue_url: Option<String>,
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "attributes_of")]
     attributes: Texts,
 }
 
@@ -256,6 +266,9 @@ pub(super) async fn set_attributes(
 ) -> Result<Response, SqsError> {
     let queue = call.queue(request.queue_url.as_deref()).await?;
     let (name, given) = (&queue.name, &request.attributes);
+    if given.contains_key("FifoQueue") && !queue.is_fifo() {
+        return Err(attributes::unknown("FifoQueue"));
+    }
     if !may_change(call, &queue.topic) {
         compare(call, &queue, given, &Texts::new()).map_err(|error| match error.kind {
             Kind::QueueNameExists => foreign(queue.topic.name()),

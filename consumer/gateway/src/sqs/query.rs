@@ -144,10 +144,12 @@ fn insert(table: &mut Table, parts: &[&str], value: String) {
     }
 }
 
-/// Returns the items of a list, in the order of their numbers.
+/// Returns the items of a list, in the order of their numbers. SDKs send an empty list as an empty text.
 fn items(node: Node) -> Vec<Node> {
-    let Node::Table(table) = node else {
-        return Vec::new();
+    let table = match node {
+        Node::Table(table) => table,
+        Node::Text(text) if text.is_empty() => return Vec::new(),
+        one => return vec![one],
     };
     let items = table.into_iter();
     let items = items.filter_map(|(number, node)| Some((number.parse().ok()?, node)));
@@ -265,6 +267,6 @@ mod tests {
         }
         // What is neither a list nor a map is ignored, and so is a second value.
         let (_, json) = read("Action=x&A.1=b&TagKey=c&D=e&D=f", "").unwrap();
-        assert_eq!(json, json!({"D": "e", "TagKeys": []}));
+        assert_eq!(json, json!({"D": "e", "TagKeys": ["c"]}));
     }
 }

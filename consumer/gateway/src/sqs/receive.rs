@@ -18,6 +18,7 @@ use super::protocol::{MEDIA_TYPE, SqsError, ok, or_default};
 use super::queue_attributes::MAX_TIMEOUT;
 use super::send::{
     DEDUPLICATION, GROUP, HASHED, SENDER, SENT, TRACE, TRACE_ATTRIBUTE, check_choice,
+    sequence_numbers,
 };
 use super::settle::RELEASED;
 use super::{ACCOUNT, Call, Protocol, xml};
@@ -27,6 +28,8 @@ use crate::pull::{MIN_LEASE, PullOptions, Taken, take};
 use crate::settle::settle_all;
 
 const ACTION: &str = "ReceiveMessage";
+/// The attribute with the position of a message in its group.
+const SEQUENCE: &str = "SequenceNumber";
 /// The attribute of a message whose body is in base64, because its payload is not UTF-8.
 const ENCODING: &str = "lisa-encoding";
 /// The attribute with the id of a message that Lisa's other interfaces use. Only a request that names it gets it.
@@ -50,6 +53,15 @@ pub(super) struct Receive {
     message_system_attribute_names: Vec<String>,
     #[serde(default, deserialize_with = "or_default")]
     message_attribute_names: Vec<String>,
+}
+
+impl Receive {
+    /// Returns true if the client wants a system attribute.
+    fn wants(&self, name: &str) -> bool {
+        let names = self.attribute_names.iter();
+        let mut names = names.chain(&self.message_system_attribute_names);
+        names.any(|given| given == "All" || given == name)
+    }
 }
 
 /// A received message.
@@ -142,9 +154,27 @@ pub(super) async fn receive(call: &Call<'_>, request: Receive) -> Result<Respons
         settle_all(call.gateway(), again.collect()).await;
     }
     let bodies: Vec<_> = pulled.iter().map(|pulled| body(pulled, is_xml)).collect();
-    let messages = pulled.iter().zip(&bodies);
     let is_fifo = queue.is_fifo();
-    let messages = messages.map(|(pulled, body)| message(&request, pulled, body, is_fifo));
+    let sequences = match is_fifo && request.wants(SEQUENCE) {
+        true => {
+            let messages = pulled.iter().map(|pulled| {
+                let key = pulled.key.as_ref().map(ToString::to_string);
+                (&pulled.delivery.id, key)
+            });
+            sequence_numbers(call, &queue, &messages.collect::<Vec<_>>()).await
+        }
+        false => Vec::new(),
+    };
+    let mut sequences = sequences.into_iter();
+    let messages = pulled.iter().zip(&bodies);
+    let messages = messages.map(|(pulled, body)| {
+        let mut message = message(&request, pulled, body, is_fifo);
+        let sequence = sequences.next().flatten();
+        message
+            .system
+            .extend(sequence.map(|number| (SEQUENCE, number)));
+        message
+    });
     let messages = messages.collect();
     let messages = Messages { messages };
     match is_xml {
@@ -184,12 +214,8 @@ fn message<'a>(
     is_fifo: bool,
 ) -> Message<'a> {
     let delivery = &pulled.delivery;
-    let names = request.attribute_names.iter();
-    let names: Vec<&String> = names
-        .chain(&request.message_system_attribute_names)
-        .collect();
     let mut system = system_attributes(pulled, is_fifo);
-    system.retain(|name, _| names.iter().any(|given| *given == "All" || given == name));
+    system.retain(|name, _| request.wants(name));
     let attributes = attributes::from_headers(&delivery.headers);
     let mut attributes = attributes::select(attributes, &request.message_attribute_names);
     if body.is_base64 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use lisa_core::message::{Headers, MessageId};
+use lisa_core::message::{Headers, MessageId, OrderingKey};
 use lisa_core::time::UnixMs;
 use lisa_core::topic::TopicSettings;
 use lisa_producer::{NewMessage, Receipt};
@@ -88,6 +88,8 @@ struct Sent<'a> {
         skip_serializing_if = "Option::is_none"
     )]
     system_attributes: Option<String>,
+    #[serde(rename = "SequenceNumber", skip_serializing_if = "Option::is_none")]
+    sequence: Option<String>,
 }
 
 /// The part of a request that its messages share.
@@ -159,6 +161,8 @@ impl<'a> Sender<'a> {
 /// A message that was checked, and its hashes.
 struct Checked {
     message: NewMessage,
+    /// Its message group, in a FIFO queue.
+    group: Option<String>,
     hashes: [Option<String>; 3],
 }
 
@@ -176,6 +180,7 @@ impl<'a> Sent<'a> {
             body: body.unwrap_or_default(),
             attributes,
             system_attributes,
+            sequence: None,
         }
     }
 }
@@ -207,12 +212,52 @@ impl SendBatch {
 
 pub(super) async fn send(call: &Call<'_>, request: Message) -> Result<Response, SqsError> {
     let queue = call.queue(request.queue_url.as_deref()).await?;
-    let Checked { message, hashes } = request.check(&Sender::of(call, &queue))?;
+    let Checked {
+        message,
+        group,
+        hashes,
+    } = request.check(&Sender::of(call, &queue))?;
     let producer = &call.options().producer;
     let receipt = producer
         .send_message(queue.topic.name().as_str(), message)
         .await?;
-    Ok(ok(&Sent::new(&queue, hashes, &receipt, None)))
+    let sent = [(&receipt.id, group)];
+    let sequence = sequence_numbers(call, &queue, &sent).await.pop().flatten();
+    let sent = Sent::new(&queue, hashes, &receipt, None);
+    Ok(ok(&Sent { sequence, ..sent }))
+}
+
+/// Returns the sequence numbers of messages with their groups, as far as they are still stored.
+pub(super) async fn sequence_numbers(
+    call: &Call<'_>,
+    queue: &Queue,
+    messages: &[(&MessageId, Option<String>)],
+) -> Vec<Option<String>> {
+    let parsed = messages.iter().map(|(id, group)| {
+        let key: OrderingKey = group.as_ref()?.parse().ok()?;
+        Some((*id, key))
+    });
+    let parsed: Vec<_> = parsed.collect();
+    let keyed = parsed.iter().flatten().map(|(id, key)| (*id, key));
+    let keyed: Vec<_> = keyed.collect();
+    let broker = &call.gateway().process().broker;
+    let found = match keyed.is_empty() {
+        true => Vec::new(),
+        false => {
+            let found = broker.sequence_numbers(&queue.topic, &keyed).await;
+            found.unwrap_or_else(|error| {
+                // The messages are stored.
+                tracing::debug!(%error, "cannot read sequence numbers");
+                Vec::new()
+            })
+        }
+    };
+    let mut found = found.into_iter();
+    let parsed = parsed.iter();
+    let numbers = parsed.map(|message| message.as_ref().and_then(|_| found.next().flatten()));
+    numbers
+        .map(|number| Some(format!("{:020}", number?)))
+        .collect()
 }
 
 /// The answer to a batch.
@@ -231,6 +276,7 @@ pub(super) async fn send_batch(call: &Call<'_>, request: SendBatch) -> Result<Re
     let sender = Sender::of(call, &queue);
     check_batch(&sender, &request.entries)?;
     let (mut ids, mut hashes, mut messages) = (Vec::new(), Vec::new(), Vec::new());
+    let mut groups = Vec::new();
     let mut errors: Vec<(String, SqsError)> = Vec::new();
     for mut message in request.entries {
         let id = std::mem::take(&mut message.id);
@@ -238,6 +284,7 @@ pub(super) async fn send_batch(call: &Call<'_>, request: SendBatch) -> Result<Re
             Ok(checked) => {
                 ids.push(id);
                 hashes.push(checked.hashes);
+                groups.push(checked.group);
                 messages.push(checked.message);
             }
             Err(error) => errors.push((id, error)),
@@ -252,10 +299,18 @@ pub(super) async fn send_batch(call: &Call<'_>, request: SendBatch) -> Result<Re
                 .await?
         }
     };
+    let stored = results.iter().zip(groups);
+    let stored = stored.filter_map(|(result, group)| Some((&result.as_ref().ok()?.id, group)));
+    let stored: Vec<_> = stored.collect();
+    let mut sequences = sequence_numbers(call, &queue, &stored).await.into_iter();
     let mut successful = Vec::new();
     for ((id, hashes), result) in ids.iter().zip(hashes).zip(results) {
         match result {
-            Ok(receipt) => successful.push(Sent::new(&queue, hashes, &receipt, Some(id))),
+            Ok(receipt) => {
+                let sent = Sent::new(&queue, hashes, &receipt, Some(id));
+                let sequence = sequences.next().flatten();
+                successful.push(Sent { sequence, ..sent });
+            }
             Err(error) => errors.push((id.clone(), SqsError::from(error))),
         }
     }
@@ -421,11 +476,16 @@ impl Message {
         if let Some(id) = id {
             message = message.id(id);
         }
-        if let Some(group) = self.message_group_id.as_deref().filter(|_| sender.is_fifo) {
-            message = message.key(group);
+        let group = self.message_group_id.filter(|_| sender.is_fifo);
+        if let Some(group) = &group {
+            message = message.key(group.as_str());
         }
         let message = message.headers(headers);
-        Ok(Checked { message, hashes })
+        Ok(Checked {
+            message,
+            group,
+            hashes,
+        })
     }
 }
 

@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use lisa_consumer_core::Outcome;
 use lisa_consumer_core::internals::Claims;
 use lisa_core::broker::Found;
+use lisa_core::time::shorten;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -130,7 +131,7 @@ impl Verb {
         changes: &[&Change],
     ) -> Vec<Result<(), SqsError>> {
         let gateway = call.gateway();
-        let opened = changes.iter().map(|change| open(call, queue, change));
+        let opened = changes.iter().map(|change| self.open(call, queue, change));
         let opened: Vec<Result<Claims, SqsError>> = opened.collect();
         match self {
             Self::Delete => {
@@ -153,42 +154,47 @@ impl Verb {
             }
             Self::Change => {
                 let each = opened.into_iter().zip(changes);
-                join_all(each.map(async |(claims, change)| {
-                    set_timeout(gateway, claims?, change.visibility_timeout).await
-                }))
+                join_all(
+                    each.map(async |(claims, change)| set_timeout(gateway, claims?, change).await),
+                )
                 .await
             }
         }
     }
-}
 
-/// Opens the receipt handle of a delivery of a queue.
-fn open(call: &Call<'_>, queue: &Queue, change: &Change) -> Result<Claims, SqsError> {
-    let handle = change.receipt_handle.as_deref();
-    let handle = handle.ok_or_else(|| SqsError::missing("ReceiptHandle"))?;
-    let invalid = |why: &str| {
-        let message = format!("The input receipt handle is invalid: {why}.");
-        SqsError::new(Kind::ReceiptHandleIsInvalid, message)
-    };
-    let opened = call.gateway().open(handle);
-    let claims = opened.map_err(|problem| match problem.code() {
-        ProblemCode::InvalidDeliveryToken => invalid(problem.detail()),
-        _ => problem.into(),
-    })?;
-    let is_of_queue = claims.topic == *queue.topic.name() && claims.group == call.options().group;
-    match is_of_queue {
-        true => Ok(claims),
-        false => Err(invalid("it is of another queue")),
+    /// Opens the receipt handle of a delivery of a queue.
+    fn open(self, call: &Call<'_>, queue: &Queue, change: &Change) -> Result<Claims, SqsError> {
+        let handle = change.receipt_handle.as_deref();
+        let handle = handle.ok_or_else(|| SqsError::missing("ReceiptHandle"))?;
+        let invalid = |why: &str| {
+            tracing::debug!(why, "invalid receipt handle");
+            let message = match self {
+                Self::Delete => {
+                    let handle = shorten(handle);
+                    format!("The input receipt handle \"{handle}\" is not a valid receipt handle.")
+                }
+                Self::Change => "The input receipt handle is invalid.".to_owned(),
+            };
+            SqsError::new(Kind::ReceiptHandleIsInvalid, message)
+        };
+        let opened = call.gateway().open(handle);
+        let claims = opened.map_err(|problem| match problem.code() {
+            ProblemCode::InvalidDeliveryToken => invalid(problem.detail()),
+            _ => problem.into(),
+        })?;
+        let is_of_queue =
+            claims.topic == *queue.topic.name() && claims.group == call.options().group;
+        match is_of_queue {
+            true => Ok(claims),
+            false => Err(invalid("it is of another queue")),
+        }
     }
 }
 
 /// Sets the visibility timeout of a delivery. 0 ends the attempt: the message is delivered again now.
-async fn set_timeout(
-    gateway: &Gateway,
-    claims: Claims,
-    timeout: Option<i64>,
-) -> Result<(), SqsError> {
-    let given = timeout.ok_or_else(|| SqsError::missing("VisibilityTimeout"))?;
+async fn set_timeout(gateway: &Gateway, claims: Claims, change: &Change) -> Result<(), SqsError> {
+    let given = change.visibility_timeout;
+    let given = given.ok_or_else(|| SqsError::missing("VisibilityTimeout"))?;
     let seconds = within("VisibilityTimeout", given, 0, MAX_TIMEOUT)?;
     let ended: Result<Ended, Problem> = if seconds == 0 {
         let outcome = Outcome::retry_after(Duration::ZERO, RELEASED);
@@ -201,7 +207,14 @@ async fn set_timeout(
         let lease = Duration::from_secs(seconds).max(MIN_LEASE);
         extend_one(gateway, &claims, Some(lease)).await
     };
-    ended.map(drop).map_err(stale_or)
+    ended.map(drop).map_err(|problem| match problem.code() {
+        ProblemCode::Stale => {
+            let handle = change.receipt_handle.as_deref().unwrap_or_default();
+            let reason = "Message does not exist or is not available for visibility timeout change";
+            SqsError::parameter("ReceiptHandle", handle, reason)
+        }
+        _ => problem.into(),
+    })
 }
 
 fn stale_or(problem: Problem) -> SqsError {

@@ -1,9 +1,14 @@
-//! Reads the ordering keys of stored messages.
+//! Reads the ordering keys of stored messages, and their arrival numbers.
+
+use futures_util::future::try_join_all;
 
 use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError, MAX_BATCH, TopicHandle};
 use crate::message::{MessageId, OrderingKey};
 use crate::topic::Shard;
+
+/// More than the arrival numbers of a shard, which have twelve digits.
+const ARRIVALS: u64 = 1_000_000_000_000;
 
 /// The number of values before the ordering key in `meta`; all of them are numbers.
 const NUMBERS: usize = 6;
@@ -47,6 +52,33 @@ impl Broker {
             .collect())
     }
 
+    /// Returns the sequence numbers of stored messages with ordering keys, in order; `None` for one that is not stored. Those of a
+    /// key grow in the order in which its messages were sent, also across a change of the number of shards. A message that is
+    /// rescheduled gets a new one.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn sequence_numbers(
+        &self,
+        topic: &TopicHandle,
+        messages: &[(&MessageId, &OrderingKey)],
+    ) -> Result<Vec<Option<u64>>, BrokerError> {
+        let numbers = messages.iter().map(async |(id, key)| {
+            for shard in topic.shards_of(id, Some(key)) {
+                let meta = &topic.keys(shard)?.meta;
+                let packed = command("HGET", meta).arg(id.as_str());
+                let packed: Option<Vec<u8>> = self.ask(packed).await?;
+                let Some(packed) = packed else { continue };
+                let arrival = unpack_arrival(&packed)
+                    .ok_or_else(|| BrokerError::reply("HGET", "packed options", &packed))?;
+                // The numbers of shards only grow.
+                return Ok(Some(u64::from(shard.get()) * ARRIVALS + arrival));
+            }
+            Ok(None)
+        });
+        try_join_all(numbers).await
+    }
+
     async fn packed_options(
         &self,
         topic: &TopicHandle,
@@ -86,6 +118,21 @@ fn ordering_key(packed: &[u8]) -> Option<Option<OrderingKey>> {
     }
 }
 
+/// Unpacks the arrival number, the first value; `None` if it is malformed.
+fn unpack_arrival(packed: &[u8]) -> Option<u64> {
+    let (kind, rest) = packed.split_first()?;
+    let size = match kind {
+        0x00..=0x7f => return Some(u64::from(*kind)),
+        0xcc => 1,
+        0xcd => 2,
+        0xce => 4,
+        0xcf => 8,
+        _ => return None,
+    };
+    let bytes = rest.get(..size)?.iter();
+    Some(bytes.fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
 /// Unpacks the ordering key from the MessagePack of `write_meta` in `lib/copies.lua`.
 fn unpack_key(mut packed: &[u8]) -> Option<&str> {
     for _ in 0..NUMBERS {
@@ -116,6 +163,22 @@ fn unpack_key(mut packed: &[u8]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_arrival_number_of_any_size_is_read() {
+        for (packed, number) in [
+            (&b"\x07"[..], Some(7)),
+            (b"\xcc\x80", Some(128)),
+            (b"\xcd\x01\x00", Some(256)),
+            (b"\xce\x00\x01\x00\x00", Some(65_536)),
+            (b"\xcf\0\0\0\xe8\xd4\xa5\x0f\xff", Some(999_999_995_903)),
+            (b"\xcd\x01", None),
+            (b"\xa1x", None),
+            (b"", None),
+        ] {
+            assert_eq!(unpack_arrival(packed), number, "{packed:?}");
+        }
+    }
 
     #[test]
     fn a_key_of_any_length_is_found_behind_numbers_of_any_size() {

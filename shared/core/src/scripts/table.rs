@@ -28,7 +28,7 @@ macro_rules! scripts {
                 NoteCounts = "registry/note_counts" for manager;
                 NoteTotal = "registry/note_total" for manager;
                 Register = "registry/register" for producer manager consumer operator;
-                RemoveTopic = "removal/remove_topic" for manager operator;
+                RemoveTopic = "removal/remove_topic" for manager operator sqs;
                 Unregister = "removal/unregister" for producer manager consumer operator;
                 CreateShard = "reshard/create_shard" for operator;
                 FinishReshard = "reshard/finish_reshard" for manager;

@@ -124,7 +124,9 @@ mod tests {
             let fields = problems.into_iter().map(|problem| problem.field);
             fields.collect::<Vec<_>>()
         };
-        let tag = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        fn tag(name: &str, value: &str) -> (String, String) {
+            (name.to_owned(), value.to_owned())
+        }
         assert_eq!(wrong(|sqs| sqs.tags = [tag("a", "")].into()), [""; 0]);
         let many = |sqs: &mut QueueSettings| {
             sqs.tags = (0..51).map(|n| (n.to_string(), String::new())).collect();
