@@ -8,6 +8,7 @@ mod damage;
 mod dashboard;
 mod doctor;
 mod events;
+mod forwarder;
 mod garbage_jobs;
 mod garbage_search;
 mod groups;

@@ -151,7 +151,6 @@ fn settings(shards: u16) -> TopicSettings {
         },
         dedup_window: ms(20_000),
         garbage: GarbageSettings {
-            topic: None,
             max_age: ms(60_000),
             topic: None,
         },
