@@ -309,7 +309,7 @@ pub struct GatewayConfig {
 pub struct SqsConfig {
     /// The group of each topic from which they receive.
     pub group: Group,
-    /// True to ignore attributes and tags of queues that have no counterpart; false to refuse them.
+    /// True to keep or ignore attributes and tags of queues that have no effect; false to refuse them.
     pub ignore_attributes: bool,
 }
 

@@ -147,7 +147,7 @@ impl SqsError {
         Self::new(Kind::AccessDenied, message)
     }
 
-    /// A message to a FIFO queue that cannot be told from a repeated one.
+    /// A message to a FIFO queue that has no deduplication id.
     pub(super) fn no_deduplication_id() -> Self {
         let message = "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided \
             explicitly";

@@ -82,6 +82,10 @@ pub(super) fn pairs(form: &[u8]) -> Result<Vec<(String, String)>, SqsError> {
         let why = format!("A request has at most {MAX_PARAMETERS} parameters");
         return Err(malformed(&why));
     }
+    // They would become longer as JSON.
+    if form.iter().any(u8::is_ascii_control) {
+        return Err(malformed("Control characters must be encoded"));
+    }
     let form = str::from_utf8(form).map_err(|_| malformed("The parameters are not UTF-8"))?;
     let pairs = form.split('&').filter(|pair| !pair.is_empty());
     let pairs = pairs.map(|pair| {
@@ -258,6 +262,7 @@ mod tests {
             (&deep, "unknown"),
             (&long, "unknown"),
             ("Action=x&a=%zz", "encoded"),
+            ("Action=x&a=\u{1}", "must be encoded"),
             ("a=b", "parameter Action"),
             ("", "parameter Action"),
             ("Action=x&DelaySeconds=a", "DelaySeconds"),

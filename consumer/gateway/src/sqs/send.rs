@@ -135,7 +135,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Returns the id of a message, which tells repeated sends: its deduplication id, or the hash of the body in a FIFO queue. If
+    /// Returns the id of a message, by which repeated sends are recognized: its deduplication id, or the hash of the body in a FIFO queue. If
     /// messages of different groups may have the same one, the group is a part of it.
     fn id(&self, message: &Message, body: &str) -> Result<Option<String>, SqsError> {
         let sqs = &self.settings.sqs;

@@ -171,7 +171,7 @@ mod tests {
             (b"\xcc\x80", Some(128)),
             (b"\xcd\x01\x00", Some(256)),
             (b"\xce\x00\x01\x00\x00", Some(65_536)),
-            (b"\xcf\0\0\0\xe8\xd4\xa5\x0f\xff", Some(999_999_995_903)),
+            (b"\xcf\0\0\0\xe8\xd4\xa5\x0f\xff", Some(999_999_999_999)),
             (b"\xcd\x01", None),
             (b"\xa1x", None),
             (b"", None),

@@ -407,8 +407,8 @@ fn gateway(table: &mut Table<'_>, auth: &AuthConfig) -> Option<GatewayConfig> {
         Field::new(
             "sqs_ignore_attributes",
             true,
-            "With `sqs`: true to ignore attributes and tags of queues that have no counterpart, with one line in the log; \
-             false to refuse them.",
+            "With `sqs`: true to keep attributes of queues that have no effect, and to ignore those that a declared topic \
+             cannot keep, with one line in the log; false to refuse them.",
         ),
         Any,
     );
