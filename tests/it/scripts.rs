@@ -6,6 +6,7 @@ mod attempts;
 mod batches;
 mod calls;
 mod cancel;
+mod change_token;
 mod class;
 mod clean;
 mod clock;

@@ -46,6 +46,7 @@ mod snapshot;
 mod stats;
 mod stored;
 mod tail;
+mod tokens;
 mod topic_handle;
 mod workers;
 
@@ -88,6 +89,7 @@ pub use snapshot::{CountedTopic, Counts, Snapshot};
 pub use stats::{GroupStats, TopicStats};
 pub use stored::{ListedMessage, MessageInGroup, Payload, StoredMessage};
 pub use tail::{Event, EventCursor, ShardTail, TailOptions, TailStart};
+pub use tokens::{AllTokens, MAX_TOKEN_RECORD, MAX_TOKENS, StoredToken};
 pub use topic_handle::TopicHandle;
 pub use workers::{
     GONE_AFTER, REPORT_EVERY, ShardsReport, SubscriptionReport, Worker, WorkerReport,
@@ -98,7 +100,7 @@ pub use crate::state::{Settlement, Verdict};
 pub use crate::scripts::{
     Cleaned, Fault, FireResult, Fired, FiredOf, Forgotten, Holder, JobChange, MissedTimes, Moved,
     ParkedKey, Progress, Removal, Removed, Retired, Retirement, SchedulePut, ScheduleRemoved,
-    TakenFire, TakenFires,
+    TakenFire, TakenFires, TokenChange,
 };
 
 use redis::{Cmd, Value};

@@ -193,6 +193,8 @@ keys! {
         audit,
         /// The sessions of dashboards that were ended.
         ended_sessions,
+        /// The tokens that were created by call, without their texts.
+        tokens,
         /// The reports of running processes.
         workers,
         /// The jobs that requeue or purge garbage.

@@ -162,6 +162,15 @@ name!(
     |text| fits(text, 47, b"_-") && starts_well(text)
 );
 
+name!(
+    /// The name of a token that is created by call: `[A-Za-z0-9_-]{1,64}`. That of a configured one may have any characters.
+    TokenName, "name of a token", "[A-Za-z0-9_-]{1,64}",
+    |text| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+        (1..=64).contains(&text.len()) && text.bytes().all(is_plain)
+    }
+);
+
 impl Group {
     /// The prefix of groups that belong to one consumer instance each; no other group's name may start with it.
     pub const INSTANCE_PREFIX: &str = "instance-";

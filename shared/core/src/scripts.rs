@@ -59,6 +59,7 @@ pub(crate) use maintenance::page::{Page, PageItem, PageOfGarbage, PageOfRetry, P
 pub(crate) use maintenance::reclaim::{Reclaim, ReclaimItem};
 pub(crate) use maintenance::stats::{GroupCounts, Stats, StatsReply};
 pub(crate) use registry::change_garbage_job::ChangeGarbageJob;
+pub(crate) use registry::change_token::ChangeToken;
 pub(crate) use registry::declare::{Declare, DeclareMode, DeclareReply, Declared};
 pub(crate) use registry::heartbeat::Heartbeat;
 pub(crate) use registry::note_counts::NoteCounts;
@@ -90,6 +91,7 @@ pub use hot::move_due::Moved;
 pub use maintenance::clean::Cleaned;
 pub use maintenance::forget::Forgotten;
 pub use registry::change_garbage_job::JobChange;
+pub use registry::change_token::TokenChange;
 pub use schedules::note_fires::{FireResult, Fired, FiredOf, MissedTimes, Progress};
 pub use schedules::put_schedule::SchedulePut;
 pub use schedules::remove_schedule::ScheduleRemoved;

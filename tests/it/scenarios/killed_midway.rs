@@ -135,8 +135,9 @@ const TABLE: [(Scene, &str, &[Side]); 53] = [
 ];
 
 /// The operations that no process calls by itself: they serve operators, and Rust handlers that subscribe to garbage.
-const NOT_BY_ITSELF: [&str; 17] = [
+const NOT_BY_ITSELF: [&str; 18] = [
     "change_garbage_job",
+    "change_token",
     "enable_garbage_hook",
     "examine",
     "finish_garbage_hook",

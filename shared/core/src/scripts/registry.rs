@@ -1,6 +1,7 @@
-//! Topics, managers and garbage jobs of a namespace.
+//! Topics, managers, garbage jobs and tokens of a namespace.
 
 pub(super) mod change_garbage_job;
+pub(super) mod change_token;
 pub(super) mod declare;
 pub(super) mod heartbeat;
 pub(super) mod note_counts;

@@ -23,6 +23,7 @@ macro_rules! scripts {
                 Join = "groups/join" for consumer;
                 TakeGarbageHooks = "groups/take_garbage_hooks" for consumer;
                 ChangeGarbageJob = "registry/change_garbage_job" for manager operator;
+                ChangeToken = "registry/change_token" for manager operator;
                 Declare = "registry/declare" for producer manager consumer operator;
                 Heartbeat = "registry/heartbeat" for manager;
                 NoteCounts = "registry/note_counts" for manager;
