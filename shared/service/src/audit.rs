@@ -69,6 +69,12 @@ impl Action {
         }
     }
 
+    /// Returns the name of the token, or of the user of the operating system; empty if unknown.
+    #[must_use]
+    pub fn who(&self) -> &str {
+        &self.entry.who
+    }
+
     /// Sets the topic.
     #[must_use]
     pub fn topic(mut self, topic: &Topic) -> Self {

@@ -29,8 +29,8 @@ use std::time::Duration;
 
 pub use cross_site::{CrossSite, HostName, InvalidHostName, InvalidOrigin, Origin};
 pub use description::{
-    GroupPath, MessagePath, SchedulePath, TopicPath, WithoutQuery, describe, header_name,
-    with_description,
+    GroupPath, MessagePath, SchedulePath, TokenPath, TopicPath, WithoutQuery, describe,
+    header_name, with_description,
 };
 pub use fields::{Query, read_fields, read_fields_over, read_object};
 pub use guard::{SQS_ROUTES, check_coding, unknown_route};

@@ -13,6 +13,7 @@ mod program;
 mod readiness;
 mod recheck;
 mod systemd;
+mod tokens;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -491,6 +492,9 @@ impl Runtime {
         if !refused.is_empty() {
             return Err(StartError::Refused(refused.join("\n")));
         }
+        // Before the listeners are there: a stored token must not be refused because the process is new.
+        tokens::read(&self.broker, &self.tokens).await?;
+        tokens::follow(&self.supervisor, &self.shutdown, &self.broker, &self.tokens);
         self.readiness.met("checks");
         self.recheck(found);
         Ok(())

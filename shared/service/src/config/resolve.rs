@@ -226,7 +226,7 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
     }
     let scopes: Option<Vec<Scope>> = row.required(
         "scopes",
-        "A list of `send`, `read`, `operate`, `receive` and `payload`.",
+        "A list of `send`, `read`, `operate`, `receive`, `payload` and `tokens`.",
     );
     let expires: Option<UnixMs> = row.optional(
         "expires",
@@ -281,7 +281,7 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
     if scopes.as_ref().is_some_and(Vec::is_empty) {
         row.reject(
             "scopes",
-            "must have at least one of send, read, operate, receive and payload",
+            "must have at least one of send, read, operate, receive, payload and tokens",
         );
     }
     let secret = aws_secret(&mut row, name.as_deref());

@@ -4,6 +4,8 @@
 //! but never tokens or hashes.
 
 mod reach;
+mod record;
+mod stored;
 mod token;
 
 use std::net::SocketAddr;
@@ -16,6 +18,7 @@ use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Request};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::{Either, Ready, ready};
+use lisa_core::broker::AllTokens;
 use lisa_core::names::words;
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
@@ -23,6 +26,8 @@ use tokio::task::futures::TaskLocalFuture;
 use tower::{Layer, Service};
 
 pub use self::reach::Reach;
+pub use self::record::{NewToken, TokenDefinition, TokenHash, TokenRecord};
+use self::stored::StoredTokens;
 pub(crate) use self::token::parse_hex;
 pub use self::token::{Token, TokenError};
 use super::client::Admitted;
@@ -42,6 +47,8 @@ words!(
         Receive = "receive",
         /// See the payloads and headers of messages in the dashboard.
         Payload = "payload",
+        /// Create, change, rotate and remove tokens with any scopes: the scope of administrators.
+        Tokens = "tokens",
     }
 );
 
@@ -54,6 +61,7 @@ impl Scope {
             Self::Operate => r#"Bearer realm="lisa", error="insufficient_scope", scope="operate""#,
             Self::Receive => r#"Bearer realm="lisa", error="insufficient_scope", scope="receive""#,
             Self::Payload => r#"Bearer realm="lisa", error="insufficient_scope", scope="payload""#,
+            Self::Tokens => r#"Bearer realm="lisa", error="insufficient_scope", scope="tokens""#,
         }
     }
 }
@@ -64,11 +72,11 @@ pub const EXPIRED: &str = "the token has expired";
 /// The reason why a request is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// The token is missing, malformed, or not configured.
+    /// The token is missing, malformed, or neither configured nor stored.
     Unknown,
     /// The token has expired.
     Expired,
-    /// The token is configured but lacks this scope.
+    /// The token is known but lacks this scope.
     Scope(Scope),
     /// The token does not reach what the request is about. The text says what it reaches.
     Reach(String),
@@ -79,7 +87,7 @@ impl IntoResponse for Denied {
         let (code, detail, challenge) = match self {
             Self::Unknown => (
                 ProblemCode::Unauthorized,
-                "send a configured token in the header Authorization: Bearer <token>".to_owned(),
+                "send a valid token in the header Authorization: Bearer <token>".to_owned(),
                 r#"Bearer realm="lisa""#,
             ),
             Self::Expired => (
@@ -108,32 +116,47 @@ impl IntoResponse for Denied {
     }
 }
 
-/// All tokens of a process. Cheap to clone. Without tokens, all routes are open.
+/// All tokens of a process: those of its configuration, and those that were created by call. Cheap to clone. Without configured
+/// tokens, all routes are open, and stored ones do not count.
 #[derive(Clone, Debug, Default)]
 pub struct TokenSet {
-    tokens: Arc<[Token]>,
+    configured: Arc<[Arc<Token>]>,
+    stored: StoredTokens,
 }
 
 impl TokenSet {
-    /// Creates a set of these tokens.
+    /// Creates a set of configured tokens.
     #[must_use]
     pub fn new(tokens: Vec<Token>) -> Self {
         Self {
-            tokens: tokens.into(),
+            configured: tokens.into_iter().map(Arc::new).collect(),
+            stored: StoredTokens::default(),
         }
     }
 
-    /// Returns whether there is no token, so that nothing is protected.
+    /// Returns whether there is no configured token, so that nothing is protected.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
+        self.configured.is_empty()
     }
 
-    /// Returns the presented token if it is configured and has the scope.
+    /// Replaces the stored tokens, in all clones of this set. One with the name of a configured token is not accepted.
+    pub fn follow(&self, all: &AllTokens) {
+        let is_configured = |name: &str| self.configured.iter().any(|token| token.name() == name);
+        self.stored.replace(all, is_configured);
+    }
+
+    /// Returns the version of the stored tokens that this process knows; 0 if there are none.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.stored.known().version
+    }
+
+    /// Returns the presented token if it is known and has the scope.
     ///
     /// # Errors
     /// The token is unknown, has expired, or lacks the scope.
-    pub fn check(&self, presented: &str, scope: Scope) -> Result<&Token, Denied> {
+    pub fn check(&self, presented: &str, scope: Scope) -> Result<Arc<Token>, Denied> {
         match self.known(presented) {
             None => Err(Denied::Unknown),
             Some(token) if token.has_expired() => Err(Denied::Expired),
@@ -142,37 +165,62 @@ impl TokenSet {
         }
     }
 
-    /// Returns the presented token if it is configured and has not expired, whatever its scopes.
+    /// Returns the presented token if it is known and has not expired, whatever its scopes.
     #[must_use]
-    pub fn find(&self, presented: &str) -> Option<&Token> {
+    pub fn find(&self, presented: &str) -> Option<Arc<Token>> {
         self.known(presented).filter(|token| !token.has_expired())
     }
 
-    /// Compares with every hash, so the time taken does not reveal which one was close.
-    fn known(&self, presented: &str) -> Option<&Token> {
+    /// Compares with the hash of every configured token, so the time taken does not reveal which one was close.
+    fn known(&self, presented: &str) -> Option<Arc<Token>> {
+        if self.is_empty() {
+            return None;
+        }
         let hash: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
         let mut found = u64::MAX;
-        for (index, token) in (0_u64..).zip(self.tokens.iter()) {
+        for (index, token) in (0_u64..).zip(self.configured.iter()) {
             for sha256 in token.hashes() {
                 found.conditional_assign(&index, sha256.ct_eq(&hash));
             }
         }
         let found = usize::try_from(found).ok();
-        found.and_then(|index| self.tokens.get(index))
+        let configured = found.and_then(|index| self.configured.get(index));
+        configured
+            .or(self.stored.known().by_hash.get(&hash))
+            .cloned()
     }
 
-    /// Returns the token with this name, which is not a secret, unless it has expired.
+    /// Returns the configured token with this name, which is not a secret, unless it has expired. Only such a token can have the
+    /// secret key of signed requests: of stored ones there are only hashes.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&Token> {
-        let mut tokens = self.tokens.iter();
+        let mut tokens = self.configured.iter();
         let named = tokens.find(|token| token.name() == name);
-        named.filter(|token| !token.has_expired())
+        named
+            .map(|token| &**token)
+            .filter(|token| !token.has_expired())
+    }
+
+    /// Returns the token with this name, configured or stored, unless it has expired.
+    #[must_use]
+    pub fn by_name(&self, name: &str) -> Option<Arc<Token>> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut tokens = self.configured.iter();
+        let configured = tokens.find(|token| token.name() == name);
+        let token = configured
+            .or(self.stored.known().by_name.get(name))
+            .cloned();
+        token.filter(|token| !token.has_expired())
     }
 
     /// Returns true if a token is limited.
     #[must_use]
     pub fn has_limited(&self) -> bool {
-        self.tokens.iter().any(|token| token.reach().is_limited())
+        let mut configured = self.configured.iter();
+        let is_limited = |token: &Arc<Token>| token.reach().is_limited();
+        !self.is_empty() && (configured.any(is_limited) || self.stored.known().has_limited)
     }
 
     /// Returns a layer for routes that admits only tokens with `scope`.
@@ -190,7 +238,7 @@ impl TokenSet {
         &self,
         request: &Request<B>,
         scope: Scope,
-    ) -> Result<Option<&Token>, Denied> {
+    ) -> Result<Option<Arc<Token>>, Denied> {
         if self.is_empty() {
             return Ok(None);
         }
@@ -208,9 +256,10 @@ impl TokenSet {
     }
 
     /// Returns a token that a certificate presents. It may have the names of several; one of them has to have the scope.
-    fn of_client(&self, client: &ClientCertificate, scope: Scope) -> Result<&Token, Denied> {
-        let is_for = |token: &&Token| token.client_name().is_some_and(|name| client.is_for(name));
-        let mut tokens = self.tokens.iter().filter(is_for).peekable();
+    fn of_client(&self, client: &ClientCertificate, scope: Scope) -> Result<Arc<Token>, Denied> {
+        let is_for =
+            |token: &&Arc<Token>| token.client_name().is_some_and(|name| client.is_for(name));
+        let mut tokens = self.configured.iter().filter(is_for).peekable();
         if tokens.peek().is_none() || !client.is_valid() {
             return Err(Denied::Unknown);
         }
@@ -220,6 +269,7 @@ impl TokenSet {
         }
         with_scope
             .find(|token| !token.has_expired())
+            .cloned()
             .ok_or(Denied::Expired)
     }
 }
@@ -270,7 +320,7 @@ impl<S: Service<Request<Body>, Response = Response>> Service<Request<Body>> for 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         match self.require.tokens.admit(&request, self.require.scope) {
             Ok(token) => {
-                let client = Token::admitted(token);
+                let client = Token::admitted(token.as_deref());
                 Either::Left(client.scope(self.inner.call(request)))
             }
             Err(denied) => Either::Right(ready(Ok(denied.into_response()))),

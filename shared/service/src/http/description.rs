@@ -65,6 +65,14 @@ pub struct SchedulePath {
     pub schedule: String,
 }
 
+/// A token in the path of a request.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct TokenPath {
+    /// The name of the token
+    pub token: String,
+}
+
 /// A message of a topic in the path of a request.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
@@ -76,7 +84,7 @@ pub struct MessagePath {
 }
 
 /// The tags, one for each resource, with their descriptions.
-const TAGS: [(&str, &str); 11] = [
+const TAGS: [(&str, &str); 12] = [
     (
         "messages",
         "Sends, looks up, cancels and reschedules messages",
@@ -95,6 +103,7 @@ const TAGS: [(&str, &str); 11] = [
         "schedules",
         "Creates, shows, pauses and removes schedules (recurring messages)",
     ),
+    ("tokens", "Creates, shows, rotates and removes tokens"),
     ("workers", "Shows managers and consumers"),
     ("audit", "Shows the actions of operators"),
 ];

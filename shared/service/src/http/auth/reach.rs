@@ -84,10 +84,12 @@ impl Reach {
         };
         let (topic, schedule) = (named("{topic}"), named("{schedule}"));
         let is_limited = schedule.is_some() || LIMITED.contains(&route);
+        // Tokens reach anything.
+        let of_any = scope == Scope::Tokens;
         // A send is to all groups of a topic, and a reader of a topic sees those.
-        let of_groups = scope != Scope::Operate;
+        let of_groups = scope != Scope::Operate && !of_any;
         None.or_else(|| only("topics", self.topics.as_ref(), topic, is_limited))
-            .or_else(|| only("schedules", self.schedules.as_ref(), schedule, true))
+            .or_else(|| only("schedules", self.schedules.as_ref(), schedule, !of_any))
             .or_else(|| only("groups", self.groups.as_ref(), named("{group}"), of_groups))
     }
 }
@@ -205,6 +207,17 @@ mod tests {
         assert_eq!(of(Scope::Send), None);
         assert_eq!(of(Scope::Read), None);
         assert!(of(Scope::Operate).unwrap().contains("covers all groups"));
+        let tokens = |reach: &Reach| {
+            let route = "/v1/tokens/{token}";
+            reach.refusal(Scope::Tokens, Some(route), "/v1/tokens/a")
+        };
+        assert!(tokens(&reach).unwrap().contains("covers all groups"));
+        let of_schedules = Reach {
+            schedules: patterns(&["*"]),
+            ..Reach::default()
+        };
+        assert!(tokens(&of_schedules).is_some());
+        assert_eq!(tokens(&Reach::default()), None);
         assert_eq!(Reach::default().refusal(Scope::Operate, None, ""), None);
     }
 }

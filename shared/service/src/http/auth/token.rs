@@ -1,4 +1,4 @@
-//! A configured token.
+//! A configured or stored token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{Reach, Scope};
 use crate::http::client::Admitted;
 use crate::http::tls::ClientName;
 
-/// A configured token.
+/// A configured or stored token.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     name: String,
@@ -36,7 +36,7 @@ pub enum TokenError {
         name: String,
     },
     /// The token has no scope, so it would be useless.
-    #[error("token {name} has no scope: expected send, read, operate, receive or payload")]
+    #[error("token {name} has no scope: expected send, read, operate, receive, payload or tokens")]
     NoScope {
         /// The token's name.
         name: String,
@@ -102,6 +102,16 @@ impl Token {
         })
     }
 
+    /// Sets the SHA-256 of the current and of the previous text.
+    #[must_use]
+    pub(super) fn with_hashes(self, sha256: [u8; 32], previous: Option<[u8; 32]>) -> Self {
+        Self {
+            sha256: Some(sha256),
+            previous_sha256: previous,
+            ..self
+        }
+    }
+
     /// Sets the time from which the token is not accepted, by the clock of this machine.
     #[must_use]
     pub fn with_expiry(self, at: Option<UnixMs>) -> Self {
@@ -109,6 +119,12 @@ impl Token {
             expires: at,
             ..self
         }
+    }
+
+    /// Returns the time from which the token is not accepted, if there is one.
+    #[must_use]
+    pub fn expires(&self) -> Option<UnixMs> {
+        self.expires
     }
 
     /// Returns true if the token is no longer accepted.
@@ -167,6 +183,18 @@ impl Token {
     #[must_use]
     pub fn has(&self, scope: Scope) -> bool {
         self.scopes.contains(&scope)
+    }
+
+    /// Returns the scopes.
+    #[must_use]
+    pub fn scopes(&self) -> &[Scope] {
+        &self.scopes
+    }
+
+    /// Returns true if there is a previous text, which is accepted as well.
+    #[must_use]
+    pub fn has_previous(&self) -> bool {
+        self.previous_sha256.is_some()
     }
 
     /// Returns the client with this token; `None` if no tokens are configured.

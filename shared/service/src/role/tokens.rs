@@ -1,0 +1,61 @@
+//! Follows the tokens that were created by call, in a process with configured tokens.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::http::auth::TokenSet;
+use crate::shutdown::Shutdown;
+use crate::supervise::{Policy, Supervisor};
+use lisa_core::broker::{Broker, BrokerError};
+
+/// The interval at which a process looks for changes. Each look costs one command that reads one number.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Reads the stored tokens if they have changed. A failure leaves those that are known.
+pub(super) async fn read(broker: &Broker, tokens: &TokenSet) -> Result<(), BrokerError> {
+    let known = tokens.version();
+    if tokens.is_empty() || broker.tokens_version().await? == known {
+        return Ok(());
+    }
+    let all = broker.tokens().await?;
+    if all.version < known {
+        tracing::warn!(
+            "Redis has lost changes of tokens, as after a failover or a restore: check them with `lisa-manager tokens list`"
+        );
+    }
+    tokens.follow(&all);
+    Ok(())
+}
+
+/// Starts the task that follows the stored tokens until the shutdown begins.
+pub(super) fn follow(
+    supervisor: &Supervisor,
+    shutdown: &Shutdown,
+    broker: &Broker,
+    tokens: &TokenSet,
+) {
+    if tokens.is_empty() {
+        return;
+    }
+    let (broker, tokens) = (broker.clone(), tokens.clone());
+    let draining = shutdown.draining().clone();
+    supervisor.spawn("tokens", Policy::restart(), move |heartbeat| {
+        heartbeat.unlimited();
+        let (broker, tokens, draining) = (broker.clone(), tokens.clone(), draining.clone());
+        async move {
+            let following = async {
+                loop {
+                    sleep(LOOK_EVERY).await;
+                    // Other tasks report that Redis is unavailable.
+                    if let Err(error) = read(&broker, &tokens).await {
+                        tracing::debug!(%error, "cannot read the stored tokens; retrying");
+                    }
+                }
+            };
+            draining.run_until_cancelled::<_>(following).await;
+            Ok::<(), Infallible>(())
+        }
+    });
+}
