@@ -17,6 +17,7 @@ mod jobs;
 mod keys;
 mod precondition;
 mod schedules;
+mod tokens;
 mod topics;
 
 use std::sync::Arc;
@@ -95,6 +96,7 @@ struct Routes {
     message: OpenApiRouter<Api>,
     events: OpenApiRouter<Api>,
     operate: OpenApiRouter<Api>,
+    tokens: OpenApiRouter<Api>,
 }
 
 impl Routes {
@@ -154,6 +156,14 @@ impl Routes {
                     .routes(routes!(schedules::backfill))
                     .routes(routes!(jobs::run)),
             ),
+            tokens: exact(
+                OpenApiRouter::new()
+                    .routes(routes!(tokens::list))
+                    .routes(routes!(tokens::show))
+                    .routes(routes!(tokens::put))
+                    .routes(routes!(tokens::rotate))
+                    .routes(routes!(tokens::remove)),
+            ),
         }
     }
 }
@@ -179,6 +189,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
         .merge(reads.route_layer(read()))
         .merge(events.route_layer(read()))
         .merge(routes.operate.route_layer(tokens.require(Scope::Operate)))
+        .merge(routes.tokens.route_layer(tokens.require(Scope::Tokens)))
         .with_state(api)
         .split_for_parts()
 }
@@ -198,6 +209,7 @@ pub(crate) fn unlimited(api: Api) -> Router {
     let routes = Routes::new();
     let all = routes.statistics.merge(routes.read).merge(routes.message);
     let all = all.merge(routes.events).merge(routes.operate);
+    let all = all.merge(routes.tokens);
     let router: Router = all.with_state(api).into();
     router.fallback(async |method: Method, uri: Uri| unknown_route(&method, uri.path()))
 }

@@ -201,7 +201,7 @@ type Answers = Pin<Box<dyn Stream<Item = Result<IsActiveResponse, Status>> + Sen
 
 impl Scaler {
     /// Reads the trigger of a call, if its token may read. Also returns the token; `None` if no tokens are configured.
-    fn admit(&self, of: &ScaledObjectRef) -> Result<(Trigger, Option<&Token>), Status> {
+    fn admit(&self, of: &ScaledObjectRef) -> Result<(Trigger, Option<Arc<Token>>), Status> {
         let metadata = Metadata(&of.scaler_metadata);
         let token = match (self.tokens.is_empty(), metadata.token()) {
             (true, _) => None,
@@ -220,7 +220,7 @@ impl Scaler {
         admit_connection();
         let trigger = metadata.trigger();
         let trigger = trigger.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let reach = token.map(Token::reach);
+        let reach = token.as_deref().map(Token::reach);
         if reach.is_some_and(|reach| !reach.has_topic(&trigger.topic)) {
             let why = "metadata.topic: the token does not reach this topic";
             return Err(Status::permission_denied(why));
@@ -239,7 +239,7 @@ impl Scaler {
             let demand = self.counts.of(&topic, trigger.start).await;
             Ok(demand.map_err(status)?.of(group))
         };
-        Token::admitted(token).scope(count).await
+        Token::admitted(token.as_deref()).scope(count).await
     }
 
     /// Opens a stream, which pushes an answer first and whenever it changes.

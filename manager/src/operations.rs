@@ -22,6 +22,7 @@ pub(crate) mod rates;
 pub(crate) mod round_step;
 pub(crate) mod schedules;
 pub(crate) mod snapshot;
+pub(crate) mod tokens;
 pub(crate) mod topics;
 pub(crate) mod workers;
 

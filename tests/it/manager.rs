@@ -26,6 +26,7 @@ mod schedules;
 mod served;
 mod snapshot;
 mod supervised;
+mod tokens;
 mod topics;
 mod unsound;
 mod watching;

@@ -15,6 +15,7 @@ pub(crate) mod schedules;
 pub(crate) mod size;
 pub(crate) mod stats;
 pub(crate) mod tail;
+pub(crate) mod tokens;
 pub(crate) mod top;
 pub(crate) mod topics;
 pub(crate) mod workers;

@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 use lisa_core::broker::Removal;
+use lisa_core::names::TokenName;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, ScheduleName, Topic};
 use lisa_service::cli::{Format, Output};
@@ -15,6 +16,7 @@ use super::commands;
 use super::error::CliError;
 use super::setting::Setting;
 use crate::operations::garbage;
+use crate::operations::tokens::RotationStep;
 
 /// A verb that asks a manager, or the same routes in this process.
 #[derive(Debug, Subcommand)]
@@ -74,6 +76,13 @@ pub(crate) enum OperatorVerb {
     Schedules {
         #[command(subcommand)]
         verb: Option<SchedulesVerb>,
+    },
+    /// List tokens, show, create, change, rotate or remove one
+    ///
+    /// Requires the scope `tokens`
+    Tokens {
+        #[command(subcommand)]
+        verb: Option<TokensVerb>,
     },
     /// Print messages that become ready and failed attempts of a topic, one line of JSON each, until interrupted
     ///
@@ -210,6 +219,52 @@ pub(crate) enum SchedulesVerb {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum TokensVerb {
+    /// List the tokens, without their secrets; this is the default
+    List {
+        /// List only tokens whose names start with this
+        #[arg(long)]
+        prefix: Option<String>,
+    },
+    /// Show a token, without its secret
+    Show {
+        /// Token
+        token: String,
+    },
+    /// Create a token and print its secret, or change fields of one and keep the others
+    ///
+    /// All processes follow within 5 s. Pass --url, or the configuration of the managers with --config
+    Put {
+        /// Token
+        token: TokenName,
+        /// Fields, named as under auth.tokens in the configuration, such as scopes=send,read topics=shop-*. An empty value restores
+        /// the default
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        settings: Vec<Setting>,
+    },
+    /// Replace the secret of a token: print a new one, and accept the previous one until --finish
+    ///
+    /// Pass --url, or the configuration of the managers with --config
+    Rotate {
+        /// Token
+        token: TokenName,
+        /// Accept only the new secret
+        #[arg(long, conflicts_with = "cancel")]
+        finish: bool,
+        /// Accept only the previous secret
+        #[arg(long)]
+        cancel: bool,
+    },
+    /// Remove a token that was created by call: all processes refuse it within 5 s
+    ///
+    /// Pass --url, or the configuration of the managers with --config
+    Remove {
+        /// Token
+        token: TokenName,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum MessagesVerb {
     /// List messages of one state, or of one ordering key
     List(ListArgs),
@@ -282,6 +337,7 @@ impl OperatorVerb {
             | Self::Groups(GroupsVerb::List { .. }) => true,
             Self::Topics { verb } => matches!(verb, None | Some(TopicsVerb::List { .. })),
             Self::Schedules { verb } => matches!(verb, None | Some(SchedulesVerb::List { .. })),
+            Self::Tokens { verb } => matches!(verb, None | Some(TokensVerb::List { .. })),
             _ => false,
         }
     }
@@ -364,6 +420,10 @@ impl OperatorVerb {
                 let verb = verb.unwrap_or(SchedulesVerb::List { prefix: None });
                 verb.run(client, output).await
             }
+            Self::Tokens { verb } => {
+                let verb = verb.unwrap_or(TokensVerb::List { prefix: None });
+                verb.run(client, output).await
+            }
             Self::Tail(_) if output.format == Format::Csv => {
                 let why = "tail prints lines of JSON, no other format";
                 Err(CliError::Usage(why.to_owned()))
@@ -395,6 +455,30 @@ impl SchedulesVerb {
             Self::Backfill { schedule, from, to } => {
                 schedules::backfill(client, &schedule, from, to, output).await
             }
+        }
+    }
+}
+
+impl TokensVerb {
+    async fn run(self, client: &Client, output: &Output) -> Result<(), CliError> {
+        use commands::tokens;
+        match self {
+            Self::List { prefix } => tokens::list(client, prefix.as_deref(), output).await,
+            Self::Show { token } => tokens::show(client, &token, output).await,
+            Self::Put { token, settings } => tokens::put(client, &token, settings, output).await,
+            Self::Rotate {
+                token,
+                finish,
+                cancel,
+            } => {
+                let step = match (finish, cancel) {
+                    (true, _) => RotationStep::Finish,
+                    (_, true) => RotationStep::Cancel,
+                    (false, false) => RotationStep::Begin,
+                };
+                tokens::rotate(client, &token, step, output).await
+            }
+            Self::Remove { token } => tokens::remove(client, &token, output).await,
         }
     }
 }

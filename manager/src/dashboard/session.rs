@@ -195,10 +195,13 @@ impl Sessions {
 
     /// Logs in with a token. Returns the value of the cookie; `None` if the token is not configured, or limited.
     pub(super) fn log_in(&self, presented: &str, now: UnixMs) -> Option<String> {
-        let token = self.tokens.find(presented).filter(unlimited)?;
+        let token = self
+            .tokens
+            .find(presented)
+            .filter(|token| unlimited(token))?;
         let hash: [u8; 32] = Sha256::digest(presented).into();
         let id = format!("{:016x}", fastrand::u64(..));
-        Some(self.sign(token, &hash, now, now, &id))
+        Some(self.sign(&token, &hash, now, now, &id))
     }
 
     /// Returns true if a token cannot log in because it does not reach everything that the dashboard shows.
@@ -212,8 +215,8 @@ impl Sessions {
         let (text, signature) = cookie.rsplit_once('.')?;
         let mut parts = text.split('.');
         let name = URL_SAFE_NO_PAD.decode(parts.next()?).ok()?;
-        let token = self.tokens.named(std::str::from_utf8(&name).ok()?);
-        let token = token.filter(unlimited)?;
+        let token = self.tokens.by_name(std::str::from_utf8(&name).ok()?);
+        let token = token.filter(|token| unlimited(token))?;
         let begun = UnixMs::new(parts.next()?.parse().ok()?);
         let issued = UnixMs::new(parts.next()?.parse().ok()?);
         let id = parts.next()?;
@@ -223,13 +226,13 @@ impl Sessions {
         let is_over = now.since(issued) > IDLE || now.since(begun) > LONGEST;
         let has_aged = now.since(issued) > RENEW_AFTER;
         (!is_over).then(|| Session {
-            viewer: Viewer::of(token),
+            viewer: Viewer::of(&token),
             id: SessionId {
                 token: token.name().to_owned(),
                 number: id.to_owned(),
                 begun,
             },
-            renewed: has_aged.then(|| self.sign(token, hash, begun, now, id)),
+            renewed: has_aged.then(|| self.sign(&token, hash, begun, now, id)),
         })
     }
 
@@ -283,7 +286,7 @@ impl Sessions {
 }
 
 /// Returns true if a token reaches everything that the dashboard shows.
-fn unlimited(token: &&Token) -> bool {
+fn unlimited(token: &Token) -> bool {
     !token.reach().is_limited()
 }
 

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
 /// The scopes of which each team has a token, `<team>-<scope>`.
-const SCOPES: [&str; 5] = ["send", "read", "operate", "receive", "payload"];
+const SCOPES: [&str; 6] = ["send", "read", "operate", "receive", "payload", "tokens"];
 
 /// Topics of two teams, and tokens of one of them and of the operators, for each scope.
 fn tables() -> String {

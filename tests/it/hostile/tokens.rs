@@ -5,7 +5,7 @@ use lisa_tests::{Api, Binary};
 use reqwest::Method;
 use serde_json::Value;
 
-/// The texts of the tokens are `send-token`, `read-token` and `operate-token`.
+/// The texts of the tokens are `send-token`, `read-token`, `operate-token` and `tokens-token`.
 pub(super) const TOKENS: &str = r#"
 [[auth.tokens]]
 name = "shop"
@@ -19,12 +19,17 @@ scopes = ["read"]
 name = "hands"
 sha256 = "2de8e6cbdda43d8f8c4f33e79b7296ad4159d03cf42dbdf39c1e48ba6547fc61"
 scopes = ["operate"]
+[[auth.tokens]]
+name = "head"
+sha256 = "894c8feb2093947aa1bab277ab47663532cd33e13a3b03b2f46c83f3173f7580"
+scopes = ["tokens"]
 "#;
 
 /// Returns the scope that a route requires. Reading needs one scope; changing messages another. Any other change, or
-/// keeping Redis busy, needs the third.
+/// keeping Redis busy, needs the third. Tokens have one of their own.
 pub(super) fn scope(method: &Method, path: &str) -> &'static str {
     match method {
+        _ if path.starts_with("/v1/tokens") => "tokens",
         _ if path.ends_with("/doctor") => "operate",
         &Method::GET => "read",
         _ if path.contains("/messages") => "send",
@@ -86,7 +91,7 @@ async fn every_route_of_every_description_asks_for_exactly_one_scope() {
         let routes = routes(&description);
         assert!(routes.len() >= least, "{arguments:?}: {routes:?}");
         for (method, path) in &routes {
-            for given in ["send", "read", "operate"] {
+            for given in ["send", "read", "operate", "tokens"] {
                 let value = format!("Bearer {given}-token");
                 let seen = status(&victim.api, method, path, &[&value]).await;
                 let allowed = given == scope(method, path);

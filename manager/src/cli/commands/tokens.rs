@@ -1,0 +1,228 @@
+//! `tokens`: lists tokens, shows, creates, changes, rotates and removes one.
+
+use lisa_core::fields::{Describer, Description};
+use lisa_core::names::TokenName;
+use lisa_core::topic::NamePattern;
+use lisa_service::cli::{Output, Rows, remark};
+use lisa_service::http::auth::{NewToken, Scope};
+use reqwest::{Method, StatusCode};
+use serde_json::{Map, Value, json};
+
+use super::print;
+use crate::cli::client::Client;
+use crate::cli::error::CliError;
+use crate::cli::setting::{Setting, set_all};
+use crate::operations::tokens::{ChangedToken, RotationStep, TokenList, TokenView};
+
+/// The tokens of one request.
+const AT_A_TIME: usize = 1000;
+
+/// Prints the tokens whose names begin with `prefix`.
+pub(crate) async fn list(
+    client: &Client,
+    prefix: Option<&str>,
+    output: &Output,
+) -> Result<(), CliError> {
+    let mut all = TokenList::default();
+    let mut cursor = None;
+    loop {
+        let page = client.call(Method::GET, &["tokens"], Scope::Tokens);
+        let page = page.query("limit", Some(AT_A_TIME));
+        let page = page.query("prefix", prefix).query("cursor", cursor);
+        let page: TokenList = page.answer().await?;
+        all.tokens.extend(page.tokens);
+        all.damaged.extend(page.damaged);
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    if let Some(loaded) = client.configuration()
+        && loaded.file.is_none()
+    {
+        remark(format_args!(
+            "name the managers' configuration file with --config to list the tokens that it declares as well"
+        ));
+    }
+    let mut table = Rows::new([
+        "TOKEN", "STATE", "SOURCE", "SCOPES", "TOPICS", "GROUPS", "EXPIRES",
+    ])
+    .marks(["STATE"]);
+    for token in &all.tokens {
+        table.add_row([
+            token.token.as_str(),
+            token.state(),
+            source(token),
+            &scopes(token),
+            &names(token.topics.as_ref()),
+            &names(token.groups.as_ref()),
+            token.expires.as_deref().unwrap_or_default(),
+        ]);
+    }
+    output.list(&all, Some("tokens"), &table)?;
+    let damaged = all.damaged.iter();
+    let damaged = damaged.map(|one| format!("token {}: {}", one.token, one.error));
+    match &damaged.collect::<Vec<_>>()[..] {
+        [] => Ok(()),
+        damaged => Err(CliError::Failed(damaged.join("\n"))),
+    }
+}
+
+/// Prints a token.
+pub(crate) async fn show(client: &Client, name: &str, output: &Output) -> Result<(), CliError> {
+    let token = client.call(Method::GET, &["tokens", name], Scope::Tokens);
+    let token: TokenView = token.answer().await?;
+    if !output.is_table() {
+        return Ok(output.object(&token)?);
+    }
+    let state = Some(token.state()).filter(|state| !state.is_empty());
+    let lines = [
+        ("scopes", scopes(&token)),
+        ("topics", names(token.topics.as_ref())),
+        ("groups", names(token.groups.as_ref())),
+        ("schedules", names(token.schedules.as_ref())),
+        ("expires", token.expires.clone().unwrap_or_default()),
+        ("state", state.unwrap_or("valid").to_owned()),
+        ("source", source(&token).to_owned()),
+        ("created", token.created.clone().unwrap_or_default()),
+        ("created by", token.created_by.clone().unwrap_or_default()),
+    ];
+    let lines = lines.iter().map(|(name, value)| match value.as_str() {
+        "" => format!("{name:<12} –"),
+        value => format!("{name:<12} {value}"),
+    });
+    print(&lines.collect::<Vec<_>>().join("\n"))?;
+    if token.hides_stored {
+        remark(format_args!(
+            "note: a stored token has the same name, and is not accepted; remove it with `tokens remove {name}`"
+        ));
+    }
+    Ok(())
+}
+
+/// Creates a token, or changes fields of one and keeps the others. Fails if the token changes meanwhile.
+pub(crate) async fn put(
+    client: &Client,
+    name: &TokenName,
+    settings: Vec<Setting>,
+    output: &Output,
+) -> Result<(), CliError> {
+    client.require_managers_file()?;
+    let path = ["tokens", name.as_str()];
+    let read = client.call(Method::GET, &path, Scope::Tokens);
+    let before: Option<TokenView> = match read.answer().await {
+        Ok(before) => Some(before),
+        Err(CliError::Refused(refusal)) if refusal.code() == "not_found" => None,
+        Err(error) => return Err(error),
+    };
+    let definition = before.as_ref().map(definition).unwrap_or_default();
+    let body = set_all(definition, settings, &fields());
+    // Without a version, a file declares it: the response says so.
+    let version = before.as_ref().and_then(|before| before.version);
+    let tag = version.map(|version| format!("\"{version}\""));
+    let call = client.call(Method::PUT, &path, Scope::Tokens);
+    let call = match before {
+        Some(_) => call.header("If-Match", tag.as_deref()),
+        None => call.header("If-None-Match", Some("*")),
+    };
+    let put = call.json(&body.into()).answer_with_status::<ChangedToken>();
+    let (status, token) = put.await.map_err(CliError::about_settings)?;
+    let what = match status {
+        StatusCode::CREATED => "is created",
+        _ if token.view.version == version => "has these permissions already",
+        _ => "is changed",
+    };
+    report(&token, what, output)
+}
+
+/// Replaces the text of a token, one step at a time.
+pub(crate) async fn rotate(
+    client: &Client,
+    name: &TokenName,
+    step: RotationStep,
+    output: &Output,
+) -> Result<(), CliError> {
+    client.require_managers_file()?;
+    let path = ["tokens", name.as_str(), "rotate"];
+    let call = client.call(Method::POST, &path, Scope::Tokens);
+    let token: ChangedToken = call.json(&json!({ "step": step })).answer().await?;
+    let what = match step {
+        RotationStep::Begin => {
+            "also has its previous secret until `tokens rotate --finish` or `--cancel`"
+        }
+        RotationStep::Finish => "has only its new secret",
+        RotationStep::Cancel => "has only its previous secret",
+    };
+    report(&token, what, output)
+}
+
+/// Removes a token that was created by call.
+pub(crate) async fn remove(
+    client: &Client,
+    name: &TokenName,
+    output: &Output,
+) -> Result<(), CliError> {
+    client.require_managers_file()?;
+    let path = ["tokens", name.as_str()];
+    let call = client.call(Method::DELETE, &path, Scope::Tokens);
+    call.answer::<()>().await?;
+    if !output.is_table() {
+        return Ok(output.object(&json!({ "token": name, "removed": true }))?);
+    }
+    print(&format!("{name} is removed"))
+}
+
+/// Returns the fields of a token that a request to change it repeats.
+fn definition(token: &TokenView) -> Map<String, Value> {
+    let fields = json!({
+        "scopes": token.scopes,
+        "topics": token.topics,
+        "groups": token.groups,
+        "schedules": token.schedules,
+        "expires": token.expires,
+    });
+    fields.as_object().cloned().unwrap_or_default()
+}
+
+/// Describes the fields of a token.
+fn fields() -> Vec<Description> {
+    let mut described = Describer::default();
+    NewToken::read(&mut described);
+    described.fields
+}
+
+fn source(token: &TokenView) -> &'static str {
+    match token.declared_in_file {
+        true => "managers' configuration",
+        false => "run time",
+    }
+}
+
+fn scopes(token: &TokenView) -> String {
+    let scopes: Vec<_> = token.scopes.iter().map(|scope| scope.as_str()).collect();
+    scopes.join(", ")
+}
+
+fn names(patterns: Option<&Vec<NamePattern>>) -> String {
+    let names: Vec<_> = patterns
+        .into_iter()
+        .flatten()
+        .map(NamePattern::as_str)
+        .collect();
+    names.join(", ")
+}
+
+/// Prints a generated secret alone, so that it can be written to a file.
+fn report(token: &ChangedToken, what: &str, output: &Output) -> Result<(), CliError> {
+    if !output.is_table() {
+        return Ok(output.object(token)?);
+    }
+    let name = &token.view.token;
+    match &token.secret {
+        Some(secret) => {
+            remark(format_args!("{name} {what}; its secret is shown only now:"));
+            print(secret)
+        }
+        None => print(&format!("{name} {what}")),
+    }
+}

@@ -1,0 +1,530 @@
+//! Tokens: lists, creates, changes, rotates and removes them, for HTTP and the command line.
+//!
+//! The text of a token is in the response that creates it, and nowhere else.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use lisa_core::broker::{Broker, BrokerError, MAX_TOKENS, StoredToken, TokenChange};
+use lisa_core::fields::Describer;
+use lisa_core::names::{TokenName, words};
+use lisa_core::openapi;
+use lisa_core::topic::NamePattern;
+use lisa_service::config::Config;
+use lisa_service::http::auth::{NewToken, Scope, Token, TokenDefinition, TokenHash, TokenRecord};
+use lisa_service::http::{Problem, ProblemCode};
+use serde::{Deserialize, Serialize};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
+
+use super::audit::{self, Action};
+
+/// The bytes of a generated text.
+const TEXT_BYTES: usize = 32;
+/// The start of each generated text, by which people and scanners of secrets recognize it.
+const TEXT_START: &str = "lisa_";
+/// The tries of a change without a version, if others change the token at the same time.
+const TRIES: usize = 5;
+
+words!(
+    /// A step of the replacement of a token's text.
+    RotationStep, "step of a rotation", {
+        /// Generates a text, and also accepts the previous one.
+        Begin = "begin",
+        /// Accepts only the new text.
+        Finish = "finish",
+        /// Accepts only the previous text.
+        Cancel = "cancel",
+    }
+);
+
+/// The tokens of a relay: those that were created by call, and those that a configuration declares.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tokens<'a> {
+    pub(crate) broker: &'a Broker,
+    /// The configuration of this process.
+    pub(crate) config: &'a Config,
+}
+
+/// A page of tokens, by name.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+pub(crate) struct TokenList {
+    pub(crate) tokens: Vec<TokenView>,
+    /// The cursor of the next page; null at the end.
+    pub(crate) next: Option<String>,
+    /// The tokens of this page whose record cannot be read. They are not accepted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) damaged: Vec<DamagedToken>,
+}
+
+/// A token whose record cannot be read, and the reason.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct DamagedToken {
+    pub(crate) token: TokenName,
+    pub(crate) error: String,
+}
+
+/// A token, without its text and hashes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub(crate) struct TokenView {
+    /// The name of the token.
+    pub(crate) token: String,
+    /// True if the configuration of this manager declares it. Only an edit of that file changes it.
+    pub(crate) declared_in_file: bool,
+    /// True if a token of this name is also stored. It is not accepted, because the one of the file takes precedence.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) hides_stored: bool,
+    /// A number that grows with each change of the token, also if it is removed and created again. Absent if a file declares it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) version: Option<u64>,
+    /// Its scopes.
+    pub(crate) scopes: Vec<Scope>,
+    /// The topics that it reaches; absent for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub(crate) topics: Option<Vec<NamePattern>>,
+    /// The groups that it reaches; absent for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub(crate) groups: Option<Vec<NamePattern>>,
+    /// The schedules that it reaches; absent for the names in `topics`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub(crate) schedules: Option<Vec<NamePattern>>,
+    /// The time from which it is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) expires: Option<String>,
+    /// True if that time has come.
+    pub(crate) has_expired: bool,
+    /// True while its previous text is accepted as well.
+    pub(crate) is_rotating: bool,
+    /// The time of its creation. Absent if a file declares it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) created: Option<String>,
+    /// The name of the token, or of the user of the operating system, that has created it. Absent if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) created_by: Option<String>,
+}
+
+/// A token that was created, changed or rotated.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub(crate) struct ChangedToken {
+    #[serde(flatten)]
+    pub(crate) view: TokenView,
+    /// The secret text that the manager has generated, to send as `Authorization: Bearer <secret>`. It is not stored: no later
+    /// response has it. Absent if the request generated none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) secret: Option<String>,
+}
+
+/// The schema of a token to create or change.
+pub(crate) struct TokenBody;
+
+impl PartialSchema for TokenBody {
+    fn schema() -> RefOr<Schema> {
+        let meaning = "A token to create or change: its permissions, and the hash of its text unless the manager generates one.";
+        let read = |from: &mut Describer| drop(NewToken::read(from));
+        Schema::Object(openapi::object_of(meaning, &[], read)).into()
+    }
+}
+
+impl ToSchema for TokenBody {}
+
+impl TokenView {
+    fn of(token: &Token) -> Self {
+        let reach = token.reach();
+        Self {
+            token: token.name().to_owned(),
+            scopes: token.scopes().to_vec(),
+            topics: reach.topics.clone(),
+            groups: reach.groups.clone(),
+            schedules: reach.schedules.clone(),
+            expires: token.expires().map(|at| at.to_string()),
+            has_expired: token.has_expired(),
+            is_rotating: token.has_previous(),
+            ..Self::default()
+        }
+    }
+
+    fn of_record(name: &TokenName, version: u64, record: &TokenRecord) -> Self {
+        let token = record.token(name.as_str());
+        let creator = record.created_by.clone();
+        Self {
+            version: Some(version),
+            schedules: record.definition.schedules.clone(),
+            created: Some(record.created.to_string()),
+            created_by: Some(creator).filter(|creator| !creator.is_empty()),
+            ..token.as_ref().map(Self::of).unwrap_or_default()
+        }
+    }
+
+    /// Returns its state as a word: `expired` or `rotating`; empty otherwise.
+    pub(crate) fn state(&self) -> &'static str {
+        match self {
+            Self {
+                has_expired: true, ..
+            } => "expired",
+            Self {
+                is_rotating: true, ..
+            } => "rotating",
+            _ => "",
+        }
+    }
+}
+
+/// A change of a token that was read.
+struct Change {
+    record: TokenRecord,
+    /// The generated text, if any.
+    text: Option<String>,
+}
+
+impl Tokens<'_> {
+    /// Lists tokens by name: up to `limit` of those that begin with `prefix` and come after `after`.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub(crate) async fn list(
+        self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<TokenList, BrokerError> {
+        let is_listed =
+            |name: &str| name.starts_with(prefix) && after.is_none_or(|after| name > after);
+        let stored = self.broker.tokens().await?.tokens.into_iter();
+        let stored = stored.filter(|stored| is_listed(stored.name.as_str()));
+        let mut all: BTreeMap<String, (Option<StoredToken>, Option<&Token>)> = BTreeMap::new();
+        for stored in stored {
+            all.insert(stored.name.to_string(), (Some(stored), None));
+        }
+        let declared = self.config.auth.tokens.iter();
+        for token in declared.filter(|token| is_listed(token.name())) {
+            all.entry(token.name().to_owned()).or_default().1 = Some(token);
+        }
+        let has_more = all.len() > limit;
+        let mut list = TokenList::default();
+        for (name, (stored, declared)) in all.into_iter().take(limit) {
+            match (stored, declared) {
+                (stored, Some(declared)) => list.tokens.push(TokenView {
+                    declared_in_file: true,
+                    hides_stored: stored.is_some(),
+                    ..TokenView::of(declared)
+                }),
+                (Some(stored), None) => match TokenRecord::parse(&stored.record) {
+                    Ok(record) => {
+                        let view = TokenView::of_record(&stored.name, stored.version, &record);
+                        list.tokens.push(view);
+                    }
+                    Err(error) => list.damaged.push(DamagedToken {
+                        token: stored.name,
+                        error,
+                    }),
+                },
+                (None, None) => {}
+            }
+            list.next = Some(name).filter(|_| has_more);
+        }
+        Ok(list)
+    }
+
+    /// Returns a token.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read; Redis.
+    pub(crate) async fn show(self, name: &str) -> Result<TokenView, Problem> {
+        let mut declared = self.config.auth.tokens.iter();
+        let declared = declared.find(|token| token.name() == name);
+        let stored = match name.parse::<TokenName>() {
+            Ok(name) => self.broker.token(&name).await?,
+            Err(_) => None,
+        };
+        match (declared, stored) {
+            (Some(declared), stored) => Ok(TokenView {
+                declared_in_file: true,
+                hides_stored: stored.is_some(),
+                ..TokenView::of(declared)
+            }),
+            (None, Some(stored)) => {
+                let record = read(&stored)?;
+                Ok(TokenView::of_record(&stored.name, stored.version, &record))
+            }
+            (None, None) => Err(unknown(name)),
+        }
+    }
+
+    /// Creates a token, or replaces its definition, if it is at the version `at`: 0 if it must not exist. Returns it, and whether it
+    /// is new.
+    ///
+    /// # Errors
+    /// The configuration declares it, or no token at all; it is at another version; it is too large; there are too many; Redis.
+    pub(crate) async fn put(
+        self,
+        name: &TokenName,
+        new: &NewToken,
+        at: Option<u64>,
+        action: impl Fn(&str) -> Action,
+    ) -> Result<(ChangedToken, bool), Problem> {
+        self.require_tokens()?;
+        self.not_in_file(name)?;
+        let (create, change) = (action("create_token"), action("change_token"));
+        let creator = create.who().to_owned();
+        let about = format!("{name}, {}", extent(&new.definition));
+        let make = |before: Option<&TokenRecord>| {
+            let (sha256, previous_sha256, text) = match (new.sha256, before) {
+                (Some(sha256), _) => (sha256, new.previous_sha256, None),
+                (None, Some(before)) => (before.sha256, before.previous_sha256, None),
+                (None, None) => {
+                    let text = generate()?;
+                    (TokenHash::of(&text), None, Some(text))
+                }
+            };
+            let record = TokenRecord {
+                definition: new.definition.clone(),
+                sha256,
+                previous_sha256,
+                created: before.map_or_else(|| self.broker.now(), |before| before.created),
+                created_by: before.map_or_else(|| creator.clone(), |b| b.created_by.clone()),
+            };
+            Ok(Change { record, text })
+        };
+        // A damaged record is replaced as if there were none.
+        let is_new = self.broker.token(name).await?.is_none();
+        let action = if is_new { create } else { change };
+        let action = action.details(about);
+        let change = action.run(self.change(name, at, make), |(_, changed, _)| {
+            audit::changed(*changed)
+        });
+        let (token, _, was_there) = change.await?;
+        Ok((token, !was_there))
+    }
+
+    /// Replaces the text of a token in steps, if it is at the version `at`. A step that is done already changes nothing.
+    ///
+    /// # Errors
+    /// There is no such token; the configuration declares it; it is at another version; its previous text is still accepted; Redis.
+    pub(crate) async fn rotate(
+        self,
+        name: &TokenName,
+        step: RotationStep,
+        at: Option<u64>,
+        action: Action,
+    ) -> Result<ChangedToken, Problem> {
+        self.not_in_file(name)?;
+        let make = |before: Option<&TokenRecord>| {
+            let before = before.ok_or_else(|| unknown(name.as_str()))?;
+            let mut change = Change {
+                record: before.clone(),
+                text: None,
+            };
+            let record = &mut change.record;
+            match (step, record.previous_sha256) {
+                (RotationStep::Begin, Some(_)) => {
+                    let why = format!(
+                        "token {name} has a previous text already: `finish` if its clients have the new one, or `cancel` to keep the \
+                         previous one"
+                    );
+                    return Err(Problem::new(ProblemCode::Busy, why));
+                }
+                (RotationStep::Begin, None) => {
+                    let text = generate()?;
+                    record.previous_sha256 = Some(record.sha256);
+                    record.sha256 = TokenHash::of(&text);
+                    change.text = Some(text);
+                }
+                (RotationStep::Finish, _) => record.previous_sha256 = None,
+                (RotationStep::Cancel, Some(previous)) => {
+                    record.previous_sha256 = None;
+                    record.sha256 = previous;
+                }
+                (RotationStep::Cancel, None) => {}
+            }
+            Ok(change)
+        };
+        let action = action.details(format!("{name}, {step}"));
+        let change = action.run(self.change(name, at, make), |(_, changed, _)| {
+            audit::changed(*changed)
+        });
+        Ok(change.await?.0)
+    }
+
+    /// Removes a stored token, if it is at the version `at`. From then on, no process accepts it.
+    ///
+    /// # Errors
+    /// There is none; only the configuration declares it; it is at another version; Redis.
+    pub(crate) async fn remove(
+        self,
+        name: &TokenName,
+        at: Option<u64>,
+        action: Action,
+    ) -> Result<(), Problem> {
+        // Also one that a token of the file hides: otherwise, it would be accepted again after an edit of the file.
+        if self.broker.token(name).await?.is_none() {
+            self.not_in_file(name)?;
+            return Err(unknown(name.as_str()));
+        }
+        let remove = async {
+            for _ in 0..TRIES {
+                let Some(stored) = self.broker.token(name).await? else {
+                    return Err(unknown(name.as_str()));
+                };
+                if at.is_some_and(|at| at != stored.version) {
+                    return Err(other(name, stored.version));
+                }
+                match self.broker.change_token(name, None, stored.version).await? {
+                    TokenChange::Changed(_) => return Ok(()),
+                    TokenChange::Other(_) | TokenChange::Full => {}
+                }
+            }
+            Err(changing(name))
+        };
+        action
+            .details(name)
+            .run(remove, |()| audit::changed(true))
+            .await
+    }
+
+    /// Changes a record. Returns the token, whether that changed anything, and whether there was a token before.
+    async fn change(
+        self,
+        name: &TokenName,
+        at: Option<u64>,
+        make: impl Fn(Option<&TokenRecord>) -> Result<Change, Problem>,
+    ) -> Result<(ChangedToken, bool, bool), Problem> {
+        for _ in 0..TRIES {
+            let stored = self.broker.token(name).await?;
+            let version = stored.as_ref().map_or(0, |stored| stored.version);
+            let before = stored.as_ref().and_then(|stored| read(stored).ok());
+            let Change { record, text } = make(before.as_ref())?;
+            let changed = |version, text| ChangedToken {
+                view: TokenView::of_record(name, version, &record),
+                secret: text,
+            };
+            if before.as_ref() == Some(&record) {
+                return Ok((changed(version, None), false, true));
+            }
+            if at.is_some_and(|at| at != version) {
+                return Err(other(name, version));
+            }
+            let stored_text = record.text().map_err(|why| invalid("topics", &why))?;
+            let change = self.broker.change_token(name, Some(&stored_text), version);
+            match change.await? {
+                TokenChange::Changed(new) => {
+                    return Ok((changed(new, text), true, stored.is_some()));
+                }
+                TokenChange::Full => {
+                    let why = format!("the limit of {MAX_TOKENS} tokens is reached");
+                    return Err(Problem::new(ProblemCode::Busy, why));
+                }
+                TokenChange::Other(_) => {}
+            }
+        }
+        Err(changing(name))
+    }
+
+    /// Refuses to store a token where none would be accepted.
+    fn require_tokens(self) -> Result<(), Problem> {
+        if !self.config.auth.tokens.is_empty() {
+            return Ok(());
+        }
+        let why = "the managers' configuration has no token, so every route is open: add one to auth.tokens, and reload all processes";
+        Err(Problem::new(ProblemCode::Invalid, why)
+            .error("auth.tokens", "missing in the configuration"))
+    }
+
+    /// Refuses to change a token that the managers' configuration declares.
+    fn not_in_file(self, name: &TokenName) -> Result<(), Problem> {
+        let mut declared = self.config.auth.tokens.iter();
+        if declared.all(|token| token.name() != name.as_str()) {
+            return Ok(());
+        }
+        let why = format!(
+            "the managers' configuration declares token {name}: edit auth.tokens there, and reload all processes"
+        );
+        Err(Problem::new(ProblemCode::DeclaredInFile, why))
+    }
+}
+
+/// Returns a new text of 256 random bits.
+fn generate() -> Result<String, Problem> {
+    let mut bytes = [0; TEXT_BYTES];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        let why = format!("the system has no random numbers: {error}");
+        Problem::new(ProblemCode::Internal, why)
+    })?;
+    Ok(format!("{TEXT_START}{}", URL_SAFE_NO_PAD.encode(bytes)))
+}
+
+/// Returns the permissions of a token for the audit log.
+fn extent(definition: &TokenDefinition) -> String {
+    let scopes: Vec<_> = definition
+        .scopes
+        .iter()
+        .map(|scope| scope.as_str())
+        .collect();
+    let mut text = scopes.join("+");
+    for (what, patterns) in [
+        ("topics", &definition.topics),
+        ("groups", &definition.groups),
+        ("schedules", &definition.schedules),
+    ] {
+        let patterns = patterns.iter().flatten().map(NamePattern::as_str);
+        let patterns: Vec<_> = patterns.collect();
+        if !patterns.is_empty() {
+            text += &format!(", {what} {}", patterns.join(" "));
+        }
+    }
+    if let Some(expires) = definition.expires {
+        text += &format!(", expires {expires}");
+    }
+    text
+}
+
+fn read(stored: &StoredToken) -> Result<TokenRecord, Problem> {
+    TokenRecord::parse(&stored.record).map_err(|error| {
+        let why = format!(
+            "the record of token {} cannot be read: {error}",
+            stored.name
+        );
+        Problem::new(ProblemCode::Internal, why)
+    })
+}
+
+fn unknown(name: &str) -> Problem {
+    let why = format!("there is no token {name:?}");
+    Problem::new(ProblemCode::NotFound, why)
+}
+
+fn other(name: &TokenName, version: u64) -> Problem {
+    let why = match version {
+        0 => format!("token {name} does not exist"),
+        version => {
+            format!("token {name} already exists or has changed: it is at version {version}")
+        }
+    };
+    Problem::new(ProblemCode::PreconditionFailed, why)
+}
+
+fn changing(name: &TokenName) -> Problem {
+    let why = format!("token {name} changes too often; repeat the request");
+    Problem::new(ProblemCode::Busy, why)
+}
+
+fn invalid(field: &str, why: &str) -> Problem {
+    Problem::new(ProblemCode::Invalid, format!("{field}: {why}")).error(field, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generated_texts_have_256_random_bits() {
+        let (one, other) = (generate().unwrap(), generate().unwrap());
+        assert_ne!(one, other);
+        let coded = one.strip_prefix(TEXT_START).unwrap();
+        assert_eq!(URL_SAFE_NO_PAD.decode(coded).unwrap().len(), TEXT_BYTES);
+    }
+}
