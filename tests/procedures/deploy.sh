@@ -40,5 +40,14 @@ eventually is_unknown receipts
 keys=$(redis-cli --scan --pattern '*{receipts:*')
 [ "$keys $(redis-cli GET unrelated)" = "lisa:v1:{receipts:0}:conf 1" ] || fail "$keys"
 
+printf '[[auth.tokens]]\nname = "admin"\nscopes = ["tokens"]\nsha256 = "%s"\n' "$(printf admin | sha256sum | cut -d ' ' -f 1)" >>"$LISA_CONFIG"
+systemctl reload lisa-manager
+printf admin >"$root/admin.token"
+export LISA_TOKEN_FILE=$root/admin.token
+is_guarded() { [ "$(curl -s -o /dev/null -w '%{http_code}' "http://127.0.0.1:$manager/v1/topics")" = 401 ]; }
+eventually is_guarded
+run $page "Tokens by call"
+unset LISA_TOKEN_FILE
+
 skip $page systemd 1 "needs systemd and root; make dist-check analyses the units"
 skip $page "Containers and Kubernetes" 1 "needs a cluster; make dist-check validates the manifests and the chart"
