@@ -318,6 +318,11 @@ settings changed under a condition|declare.lua|elseif mode == 'update' and seen 
 resharding loses settings|declare.lua|if conf[8] and is_whole and not keeps then|if false then
 restoring on older shards|redirect.lua| or restores and (conf[1] or conf[2])|
 restoring on the first shard|declare.lua|if not epoch and conf[11] then|if false then
+token changed at another version|change_token.lua|if version ~= at then|if false then
+token whose change nobody sees|change_token.lua|redis.call('HSET', TOKENS, ':version', new)\n|
+tokens whose version begins again|change_token.lua|math.max(before + 1, now * 1000 + us)|before + 1
+one token too many|change_token.lua|redis.call('HLEN', TOKENS) > most|false
+token that is not removed|change_token.lua|if record == '' then|if false then
 schedule changed at another version|put_schedule.lua|if at and at ~= version then|if false then
 schedule whose version goes back|put_schedule.lua|math.max(version + 1, now * 1000 + us)|version + 1
 schedule that begins again at each change|put_schedule.lua|if of ~= rule or tonumber(time) > now + 60000 then|if true then

@@ -35,6 +35,14 @@ pub enum SendError {
     /// The topic has reached its `max_messages` or `max_bytes`: back off and retry. Nothing was stored.
     #[error("the topic has reached its max_messages or max_bytes; nothing was stored")]
     Full,
+    /// The token of the client has sent as many messages as it may in a second, in this process: back off and retry. Nothing was stored.
+    #[error(
+        "the token may send {per_second} messages a second in each process; nothing was stored"
+    )]
+    OverQuota {
+        /// Its quota.
+        per_second: u32,
+    },
     /// Redis has reached its memory limit: back off and retry. Nothing was stored.
     #[error("Redis has reached its memory limit; nothing was stored")]
     RedisFull,
@@ -109,6 +117,7 @@ impl SendError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Full
+            | Self::OverQuota { .. }
             | Self::RedisFull
             | Self::Unavailable(_)
             | Self::Busy { .. }
@@ -143,6 +152,7 @@ impl SendError {
             Self::UnknownTopic(_) | Self::BeingRemoved(_) => "unknown_topic",
             Self::Invalid(_) | Self::Encode(_) => "invalid",
             Self::Full | Self::RedisFull => "full",
+            Self::OverQuota { .. } => "over_quota",
             Self::ReplaceConflict { .. } => "replace_conflict",
             Self::Unavailable(_) | Self::Busy { .. } => "unavailable",
             Self::Indeterminate { .. } => "indeterminate",

@@ -33,6 +33,20 @@ use crate::stored::{CancelOutcome, GetOutcome};
 /// Shards of a batch that are sent to concurrently.
 const SHARDS_AT_A_TIME: usize = 4;
 
+/// Counts a message of a client over HTTP against the quota of its token.
+#[cfg(feature = "http")]
+fn admit(message: PreparedMessage) -> Result<PreparedMessage, SendError> {
+    let admitted = lisa_service::http::client::admit_send();
+    admitted.map_err(|per_second| SendError::OverQuota { per_second })?;
+    Ok(message)
+}
+
+/// Admits each message: without the HTTP interface, there are no tokens.
+#[cfg(not(feature = "http"))]
+const fn admit(message: PreparedMessage) -> Result<PreparedMessage, SendError> {
+    Ok(message)
+}
+
 /// Accepts messages for later delivery. Cheap to clone; clones share the connection and the batches.
 #[derive(Clone, Debug)]
 pub struct Producer {
@@ -171,7 +185,8 @@ impl Producer {
     ) -> Result<Receipt, SendError> {
         let topic = self.topic_for_send(&parse_topic(topic)?).await?;
         let now = self.inner.broker.now();
-        let receipt = match message.check(topic.settings(), now) {
+        let checked = message.check(topic.settings(), now);
+        let receipt = match checked.and_then(admit) {
             Ok(mut message) => {
                 let options = &self.inner.options;
                 let span = spans::start(options, now, &topic, &mut [&mut message], false);
@@ -206,7 +221,7 @@ impl Producer {
             Vec::with_capacity(messages.len());
         let mut shards: BTreeMap<Shard, Vec<(usize, PreparedMessage)>> = BTreeMap::new();
         for (index, message) in messages.into_iter().enumerate() {
-            let checked = message.check(topic.settings(), now);
+            let checked = message.check(topic.settings(), now).and_then(admit);
             results.push(checked.map_or_else(
                 |error| Some(Err(error)),
                 |message| {

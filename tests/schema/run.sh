@@ -30,7 +30,7 @@ max_payload = "64KiB"
 [[auth.tokens]]
 name = "all"
 sha256 = "$(printf '%s' "$TOKEN" | sha256sum | cut -d' ' -f1)"
-scopes = ["send", "read", "operate"]
+scopes = ["send", "read", "operate", "tokens"]
 TOML
 redis-server --port 0 --unixsocket "$dir/redis.sock" --dir "$dir" --save '' --appendonly no >"$dir/redis.log" &
 pids+=($!)
@@ -48,6 +48,7 @@ cat "$any" - >"$known" <<TOML
 "path.topic" = "orders"
 "path.group" = "billing"
 "path.name" = "sweep"
+"path.token" = "team"
 TOML
 
 failed=0

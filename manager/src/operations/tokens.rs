@@ -98,6 +98,9 @@ pub(crate) struct TokenView {
     pub(crate) expires: Option<String>,
     /// True if that time has come.
     pub(crate) has_expired: bool,
+    /// The number of messages that it may send in a second, in each process; absent for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sends_per_second: Option<u32>,
     /// True while its previous text is accepted as well.
     pub(crate) is_rotating: bool,
     /// The time of its creation. Absent if a file declares it.
@@ -143,6 +146,7 @@ impl TokenView {
             schedules: reach.schedules.clone(),
             expires: token.expires().map(|at| at.to_string()),
             has_expired: token.has_expired(),
+            sends_per_second: token.quota().map(|quota| quota.per_second()),
             is_rotating: token.has_previous(),
             ..Self::default()
         }
@@ -478,6 +482,9 @@ fn extent(definition: &TokenDefinition) -> String {
     }
     if let Some(expires) = definition.expires {
         text += &format!(", expires {expires}");
+    }
+    if let Some(sends) = definition.sends_per_second {
+        text += &format!(", {sends} sends/s");
     }
     text
 }

@@ -165,7 +165,9 @@ pub fn problem(error: SendError) -> Problem {
             Problem::new(Code::Invalid, text).error(invalid.field, invalid.detail)
         }
         SendError::Encode(_) => Problem::new(Code::Invalid, text),
-        SendError::Full | SendError::RedisFull => Problem::new(Code::Full, text),
+        SendError::Full | SendError::OverQuota { .. } | SendError::RedisFull => {
+            Problem::new(Code::Full, text)
+        }
         SendError::ReplaceConflict { id, blocked } => {
             let code = match blocked {
                 Blocked::InFlight => Code::InFlight,

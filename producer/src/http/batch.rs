@@ -20,6 +20,7 @@ use lisa_service::http::batch::Format;
 use lisa_service::http::body::{
     BodyError, BodyLimits, Lines, Reservation, read_reserved, without_bom,
 };
+use lisa_service::http::client::Admitted;
 use lisa_service::http::{Problem, ProblemCode, TopicPath};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -107,6 +108,7 @@ pub(super) async fn send_batch(
     let format = format.accepted(&headers);
     let batch = Batch {
         producer: api.producer,
+        client: Admitted::current(),
         topic,
         messages,
         format,
@@ -177,6 +179,8 @@ async fn read_whole(
 
 struct Batch {
     producer: Producer,
+    /// The client, whose quota holds for all lines.
+    client: Option<Admitted>,
     topic: String,
     messages: Messages,
     /// The format of the response.
@@ -229,7 +233,11 @@ impl Batch {
                 Ok(id)
             })
             .collect();
-        let mut results = send(&self.producer, &self.topic, messages).await;
+        let send = send(&self.producer, &self.topic, messages);
+        let mut results = match &self.client {
+            Some(client) => client.clone().scope(send).await,
+            None => send.await,
+        };
         let mut text = Vec::new();
         for message in &parsed {
             let result = match message {

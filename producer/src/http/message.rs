@@ -52,7 +52,7 @@ struct Payload(Vec<u8>);
         (status = 409, description = "in_flight, garbage: the message to replace is ready or in flight, or in garbage; cancelled: a message with this id was cancelled within the dedup_window"),
         (status = 413, description = "too_large: the payload exceeds the topic's max_payload"),
         (status = 422, description = "invalid: `errors` lists everything that is wrong"),
-        (status = 429, description = "full: the topic has reached max_messages or max_bytes, or Redis its memory limit; nothing was stored"),
+        (status = 429, description = "full: the topic has reached max_messages or max_bytes, Redis its memory limit, or the token its sends_per_second; nothing was stored"),
         (status = 503, description = "unavailable: nothing was done; indeterminate: repeat with the id in the response, unless `stored` is sufficient"),
     )
 )]

@@ -1,9 +1,11 @@
 //! Tokens that are created, changed, rotated and removed by call, and the processes that follow.
 
+mod interfaces;
+mod quota;
+mod refused;
+
 use super::SOON;
-use super::operators::lisa_manager;
 use super::served::Served;
-use futures_util::future::join_all;
 use lisa_tests::http::{Reply, reply};
 use lisa_tests::sqs::hex;
 use lisa_tests::{Api, Binary, Process, Server, Snapshot, eventually, free_port};
@@ -300,46 +302,6 @@ async fn a_token_of_the_file_takes_precedence_over_a_stored_one_of_its_name() {
 }
 
 #[tokio::test]
-async fn only_an_unlimited_token_with_the_scope_tokens_opens_the_routes() {
-    let server = Server::start();
-    let limit = json!({ "topics": ["*"] });
-    let all = tokens(&[
-        (ADMIN, &["tokens"], Value::Null),
-        (
-            "ops",
-            &["send", "read", "operate", "receive", "payload"],
-            Value::Null,
-        ),
-        ("limited", &["tokens", "operate", "read"], limit),
-        ("groups", &["tokens"], json!({ "groups": ["*"] })),
-        ("schedules", &["tokens"], json!({ "schedules": ["*"] })),
-    ]);
-    let served = served_with(&server, "by-call", &all).await;
-    let admin = served.api.clone().token(ADMIN);
-    create(&admin, "team", json!({ "scopes": ["read"] })).await;
-    for name in ["ops", "limited", "groups", "schedules"] {
-        let api = served.api.clone().token(name);
-        for (method, path, body) in [
-            (Method::GET, "", Value::Null),
-            (Method::GET, "/team", Value::Null),
-            (Method::PUT, "/team", json!({ "scopes": ["tokens"] })),
-            (Method::PUT, "/new", json!({ "scopes": ["tokens"] })),
-            (Method::POST, "/team/rotate", json!({})),
-            (Method::DELETE, "/team", Value::Null),
-        ] {
-            let path = format!("/v1/tokens{path}");
-            let refused = api.call(method.clone(), &path, &body).await;
-            assert_eq!(refused.status, 403, "{name}: {method} {path}: {refused:?}");
-        }
-    }
-    // The administrator may give what it lacks itself.
-    let body = json!({ "scopes": ["tokens", "operate"] });
-    let secret = create(&admin, "second", body).await;
-    status(&served.api, &secret, (Method::GET, "/v1/tokens"), 200).await;
-    served.end().await;
-}
-
-#[tokio::test]
 async fn a_secret_is_shown_once_and_is_neither_stored_nor_logged() {
     let server = Server::start();
     let port = free_port();
@@ -408,106 +370,6 @@ async fn a_secret_is_shown_once_and_is_neither_stored_nor_logged() {
     assert_eq!(entries, expected);
     let token = api.get_json("/v1/tokens/team").await;
     assert_eq!(token["created_by"], ADMIN);
-}
-
-#[tokio::test]
-async fn of_changes_at_one_version_exactly_one_succeeds() {
-    let server = Server::start();
-    let served = served(&server).await;
-    let api = &served.api;
-    let creations =
-        (0..8).map(|_| call(api, Method::PUT, "team", NEW, json!({ "scopes": ["read"] })));
-    let replies = join_all(creations).await;
-    let secrets = replies
-        .iter()
-        .filter(|reply| reply.json()["secret"].is_string());
-    assert_eq!(secrets.count(), 1, "{replies:?}");
-    let etag = api.get("/v1/tokens/team").await.header("ETag").to_owned();
-    let changes = (0..8).map(|number| {
-        let body = json!({ "scopes": ["read"], "topics": [format!("t{number}")] });
-        call(api, Method::PUT, "team", ("If-Match", &etag), body)
-    });
-    let replies = join_all(changes).await;
-    let count = |status| {
-        replies
-            .iter()
-            .filter(|reply| reply.status == status)
-            .count()
-    };
-    assert_eq!((count(200), count(412)), (1, 7), "{replies:?}");
-    let rotations = (0..8).map(|_| rotate(api, "team", "begin"));
-    let replies = join_all(rotations).await;
-    let count = |status| {
-        replies
-            .iter()
-            .filter(|reply| reply.status == status)
-            .count()
-    };
-    assert_eq!((count(200), count(409)), (1, 7), "{replies:?}");
-    let removals = (0..4).map(|_| call(api, Method::DELETE, "team", ANY, Value::Null));
-    let replies = join_all(removals).await;
-    let count = |status| {
-        replies
-            .iter()
-            .filter(|reply| reply.status == status)
-            .count()
-    };
-    assert_eq!((count(204), count(404)), (1, 3), "{replies:?}");
-    served.end().await;
-}
-
-#[tokio::test]
-async fn bad_requests_are_refused_with_the_field_that_is_wrong() {
-    let server = Server::start();
-    let served = served(&server).await;
-    let api = &served.api;
-    for (body, field) in [
-        (json!({}), "scopes"),
-        (json!({ "scopes": ["admin"] }), "scopes"),
-        (json!({ "scopes": [] }), "scopes"),
-        (json!({ "scopes": ["send"], "topics": [] }), "topics"),
-        (json!({ "scopes": ["send"], "groups": "none" }), "groups"),
-        (json!({ "scopes": ["send"], "token": "secret-1" }), "token"),
-        (
-            json!({ "scopes": ["send"], "sha256": "secret-1" }),
-            "sha256",
-        ),
-        (
-            json!({ "scopes": ["send"], "aws_secret_file": "/x" }),
-            "aws_secret_file",
-        ),
-    ] {
-        let refused = put(api, "team", body.clone()).await.expect(422);
-        assert_eq!(refused.json()["errors"][0]["field"], field, "{body}");
-        assert!(!refused.body.contains("secret-1"), "{refused:?}");
-    }
-    let body = json!({ "scopes": ["send"] });
-    let long = "x".repeat(65);
-    for name in ["a.b", "%20", "a%2Fb", &long] {
-        put(api, name, body.clone()).await.expect(422);
-    }
-    let many: Vec<_> = (0..1000)
-        .map(|n| format!("a-topic-with-a-name-{n}"))
-        .collect();
-    let large = json!({ "scopes": ["send"], "topics": many });
-    let refused = put(api, "team", large).await.expect(422);
-    assert!(
-        refused.body.contains("must be at most 16384"),
-        "{refused:?}"
-    );
-    rotate(api, "team", "restart").await.expect(422);
-    let both = call(api, Method::PUT, "team", ("If-Match", "3"), body.clone()).await;
-    both.expect(422);
-    let missing = ("If-Match", "\"3\"");
-    call(api, Method::PUT, "team", missing, body.clone())
-        .await
-        .expect(412);
-    create(api, "team", body).await;
-    let exists = call(api, Method::PUT, "team", NEW, json!({ "scopes": ["read"] })).await;
-    exists.expect(412);
-    api.get("/v1/tokens/nix").await.expect(404);
-    api.get("/v1/tokens?limit=0").await.expect(422);
-    served.end().await;
 }
 
 #[tokio::test]
@@ -593,31 +455,6 @@ async fn tokens_are_listed_in_pages_with_those_of_the_file_and_those_that_are_da
     served.end().await;
 }
 
-#[tokio::test]
-async fn without_a_configured_token_none_is_stored_and_stored_ones_do_not_count() {
-    let server = Server::start();
-    let guarded = served(&server).await;
-    create(&guarded.api, "team", json!({ "scopes": ["read"] })).await;
-    let open = served_with(&server, "by-call", "").await;
-    open.api.get("/v1/topics").await.expect(200);
-    let anybody = open.api.clone().token("whatever");
-    anybody.get("/v1/topics").await.expect(200);
-    let refused = put(&open.api, "new", json!({ "scopes": ["read"] }))
-        .await
-        .expect(422);
-    assert!(
-        refused.body.contains("add one to auth.tokens"),
-        "{refused:?}"
-    );
-    // What was stored can be seen and removed.
-    let list = open.api.get_json("/v1/tokens").await;
-    assert_eq!(list["tokens"][0]["token"], "team");
-    remove(&open.api, "team").await;
-    for served in [guarded, open] {
-        served.end().await;
-    }
-}
-
 /// Neither an outage nor a restart of Redis brings back a token that was removed.
 #[tokio::test]
 async fn while_redis_is_unavailable_a_process_knows_what_it_knew() {
@@ -651,115 +488,5 @@ async fn while_redis_is_unavailable_a_process_knows_what_it_knew() {
         .await
         .unwrap();
     status(&served.api, &secret, LIST, 401).await;
-    served.end().await;
-}
-
-#[tokio::test]
-async fn a_session_of_the_dashboard_ends_with_its_token() {
-    let server = Server::start();
-    let served = served(&server).await;
-    let secret = create(&served.api, "anna", json!({ "scopes": ["read"] })).await;
-    status(&served.api, &secret, LIST, 200).await;
-    let client = reqwest::Client::builder();
-    let client = client.redirect(reqwest::redirect::Policy::none());
-    let client = client.build().unwrap();
-    let login = async |secret: &str| {
-        let login = client.post(format!("{}/login", served.url));
-        let login = login.header("Content-Type", "application/x-www-form-urlencoded");
-        login.body(format!("token={secret}")).send().await.unwrap()
-    };
-    let entered = login(&secret).await;
-    let cookie = entered.headers()["set-cookie"].to_str().unwrap();
-    let cookie = cookie.split(';').next().unwrap().to_owned();
-    let open = async || {
-        let page = client.get(format!("{}/topics/shop-a", served.url));
-        page.header("Cookie", &cookie)
-            .send()
-            .await
-            .unwrap()
-            .status()
-    };
-    assert_eq!(open().await, 200);
-    remove(&served.api, "anna").await;
-    eventually(SOON, async || match open().await {
-        status if status != 200 => Ok(()),
-        status => Err(status),
-    })
-    .await;
-    assert!(!login(&secret).await.headers().contains_key("set-cookie"));
-    served.end().await;
-}
-
-#[tokio::test]
-async fn the_command_line_creates_shows_rotates_and_removes_a_token() {
-    let server = Server::start();
-    let served = served_with(&server, "cli", &admin()).await;
-    let through = async |arguments: &[&str]| {
-        let all = [&["--url", &served.url], arguments].concat();
-        let run = lisa_manager(&server, &all).env("LISA_TOKEN", ADMIN);
-        run.run(SOON).await
-    };
-    let created = through(&["tokens", "put", "team", "scopes=send,read", "topics=shop-*"]).await;
-    assert_eq!(created.code, Some(0), "{created:?}");
-    let secret = created.stdout.trim();
-    assert!(secret.starts_with("lisa_") && !secret.contains(char::is_whitespace));
-    assert!(created.stderr.contains("team is created"), "{created:?}");
-    let expected = (Method::GET, "/v1/topics/shop-a");
-    status(&served.api, secret, expected, 200).await;
-    let list = through(&["tokens"]).await.stdout;
-    for part in ["TOKEN", "admin", "team", "send, read", "shop-*", "run time"] {
-        assert!(list.contains(part), "{list}");
-    }
-    let changed = through(&["tokens", "put", "team", "scopes=read"]).await;
-    assert_eq!(changed.stdout, "team is changed\n");
-    let same = through(&["tokens", "put", "team", "scopes=read"]).await;
-    assert_eq!(same.stdout, "team has these permissions already\n");
-    let shown = through(&["tokens", "show", "team"]).await.stdout;
-    assert!(
-        shown.contains("scopes       read\ntopics       shop-*\n"),
-        "{shown}"
-    );
-    let rotated = through(&["tokens", "rotate", "team"]).await;
-    let second = rotated.stdout.trim();
-    status(&served.api, second, (Method::GET, "/v1/topics/shop-a"), 200).await;
-    let list = through(&["tokens", "list", "--prefix", "t"]).await.stdout;
-    assert!(
-        list.contains("rotating") && !list.contains("admin"),
-        "{list}"
-    );
-    let finished = through(&["tokens", "rotate", "team", "--finish"]).await;
-    assert_eq!(finished.stdout, "team has only its new secret\n");
-    let json = through(&["--output", "json", "tokens", "rotate", "team"])
-        .await
-        .stdout;
-    let json: Value = serde_json::from_str(&json).unwrap();
-    assert!(json["secret"].is_string());
-    let file = through(&["tokens", "put", "admin", "scopes=read"]).await;
-    assert!(
-        file.code == Some(1) && file.stderr.contains("declares token admin"),
-        "{file:?}"
-    );
-    let removed = through(&["tokens", "remove", "team"]).await;
-    assert_eq!(removed.stdout, "team is removed\n");
-    let none = through(&["tokens", "show", "team"]).await;
-    assert!(
-        none.code == Some(1) && none.stderr.contains("there is no token"),
-        "{none:?}"
-    );
-    let wrong = through(&["tokens", "put", "team", "scopes=all"]).await;
-    assert!(
-        wrong.code == Some(2) && wrong.stderr.contains("scopes"),
-        "{wrong:?}"
-    );
-    // On Redis, with the managers' configuration.
-    let config = format!(
-        "[[auth.tokens]]\nname = 'admin'\nsha256 = '{}'\nscopes = ['tokens']\n",
-        hex(&Sha256::digest(ADMIN))
-    );
-    let here = lisa_manager(&server, &["tokens", "put", "ops", "scopes=read"]);
-    let here = here.config(&config).run(SOON).await;
-    status(&served.api, here.stdout.trim(), LIST, 200).await;
-    let without = lisa_manager(&server, &["tokens", "remove", "ops"]);
-    assert_eq!(without.run(SOON).await.code, Some(2));
     served.end().await;
 }

@@ -245,7 +245,9 @@ impl From<SendError> for SqsError {
     fn from(error: SendError) -> Self {
         let kind = match &error {
             SendError::UnknownTopic(_) | SendError::BeingRemoved(_) => return Self::no_queue(),
-            SendError::Full | SendError::RedisFull => Kind::RequestThrottled,
+            SendError::Full | SendError::OverQuota { .. } | SendError::RedisFull => {
+                Kind::RequestThrottled
+            }
             SendError::Unavailable(_)
             | SendError::Busy { .. }
             | SendError::Indeterminate { .. } => Kind::ServiceUnavailable,

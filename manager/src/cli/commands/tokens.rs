@@ -82,6 +82,12 @@ pub(crate) async fn show(client: &Client, name: &str, output: &Output) -> Result
         ("groups", names(token.groups.as_ref())),
         ("schedules", names(token.schedules.as_ref())),
         ("expires", token.expires.clone().unwrap_or_default()),
+        (
+            "sends/s",
+            token
+                .sends_per_second
+                .map_or(String::new(), |sends| sends.to_string()),
+        ),
         ("state", state.unwrap_or("valid").to_owned()),
         ("source", source(&token).to_owned()),
         ("created", token.created.clone().unwrap_or_default()),
@@ -180,6 +186,7 @@ fn definition(token: &TokenView) -> Map<String, Value> {
         "groups": token.groups,
         "schedules": token.schedules,
         "expires": token.expires,
+        "sends_per_second": token.sends_per_second,
     });
     fields.as_object().cloned().unwrap_or_default()
 }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use super::findings::Findings;
 use super::layers::SinkSecrets;
@@ -16,7 +17,7 @@ use super::{
     SubscriptionGroup, listener, schedules, secret_file, sources, topics,
 };
 use crate::callbacks::CallbackTopics;
-use crate::http::auth::{Reach, Scope, Token, TokenSet, check_listener, parse_hex};
+use crate::http::auth::{Reach, Scope, SendQuota, Token, TokenSet, check_listener, parse_hex};
 use crate::http::tls::ClientName;
 use crate::settings::Settings as _;
 use lisa_core::fields::{Any, Field, Reader as _, Value as _, within};
@@ -232,6 +233,13 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
         "expires",
         "The time from which the token is refused, by the clock of each machine. By default, never.",
     );
+    let sends_per_second: Option<u32> = row.optional(
+        "sends_per_second",
+        "The number of messages that the token may send in a second, in each process: 1 to 1000000. By default, any.",
+    );
+    if sends_per_second.is_some_and(|sends| !(1..=SendQuota::MOST).contains(&sends)) {
+        row.reject("sends_per_second", "must be 1 to 1000000");
+    }
     let mut reach = Reach {
         topics: row.optional(
             "topics",
@@ -291,7 +299,9 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
         None => Token::without_text(name?, scopes?),
     };
     let token = token.ok()?.with_client_name(client_name);
+    let quota = sends_per_second.map(SendQuota::new).map(Arc::new);
     let token = token.with_expiry(expires).with_reach(reach);
+    let token = token.with_quota(quota);
     let token = match previous {
         Some(previous) => token.with_previous(&previous.0).ok()?,
         None => token,

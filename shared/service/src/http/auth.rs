@@ -3,6 +3,7 @@
 //! Bearer tokens are random strings with names, not user passwords, so a fast hash is enough. Logs and `Debug` show names,
 //! but never tokens or hashes.
 
+mod quota;
 mod reach;
 mod record;
 mod stored;
@@ -25,6 +26,7 @@ use subtle::{ConditionallySelectable, ConstantTimeEq};
 use tokio::task::futures::TaskLocalFuture;
 use tower::{Layer, Service};
 
+pub use self::quota::SendQuota;
 pub use self::reach::Reach;
 pub use self::record::{NewToken, TokenDefinition, TokenHash, TokenRecord};
 use self::stored::StoredTokens;
@@ -413,10 +415,10 @@ mod tests {
         let set = TokenSet::new(vec![token("app", "abc", &[Scope::Send])]);
         let admit = |values: &[&'static str]| {
             let token = set.admit(&request(values), Scope::Send)?;
-            Ok(token.map(Token::name))
+            Ok(token.map(|token| token.name().to_owned()))
         };
-        assert_eq!(admit(&["Bearer abc"]), Ok(Some("app")));
-        assert_eq!(admit(&["bearer  abc"]), Ok(Some("app")));
+        assert_eq!(admit(&["Bearer abc"]), Ok(Some("app".to_owned())));
+        assert_eq!(admit(&["bearer  abc"]), Ok(Some("app".to_owned())));
         for bad in [
             &[][..],
             &["abc"],

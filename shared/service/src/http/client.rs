@@ -7,7 +7,7 @@ use axum::extract::{ConnectInfo, Request};
 use lisa_core::topic::Topic;
 use tokio::task::futures::TaskLocalFuture;
 
-use super::auth::Reach;
+use super::auth::{Reach, SendQuota};
 
 /// The network bits of an IPv6 address: a /64 counts as one client.
 const NETWORK: u128 = !(u64::MAX as u128);
@@ -73,6 +73,7 @@ pub struct Admitted {
     /// The name of its token, if tokens are configured.
     token: Option<Arc<str>>,
     reach: Arc<Reach>,
+    quota: Option<Arc<SendQuota>>,
 }
 
 impl Admitted {
@@ -83,6 +84,7 @@ impl Admitted {
             may_read,
             token,
             reach: Arc::default(),
+            quota: None,
         }
     }
 
@@ -93,6 +95,21 @@ impl Admitted {
             reach: reach.clone(),
             ..self
         }
+    }
+
+    /// Limits the messages that the client may send.
+    #[must_use]
+    pub fn with_quota(self, quota: Option<&Arc<SendQuota>>) -> Self {
+        Self {
+            quota: quota.cloned(),
+            ..self
+        }
+    }
+
+    /// Returns the client whose request is being answered, if it was admitted: for work that goes on after the handler has returned.
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        ADMITTED.try_with(Self::clone).ok()
     }
 
     /// Returns the client: by its token, or else by the address of the request being answered.
@@ -134,6 +151,18 @@ pub fn may_learn_names() -> bool {
 pub fn reach() -> Arc<Reach> {
     let reach = ADMITTED.try_with(|client| client.reach.clone());
     reach.unwrap_or_default()
+}
+
+/// Counts a message of that client against its quota.
+///
+/// # Errors
+/// The quota, in messages a second, is used up: the message must not be sent.
+pub fn admit_send() -> Result<(), u32> {
+    let quota = ADMITTED.try_with(|client| client.quota.clone());
+    match quota.ok().flatten() {
+        Some(quota) if !quota.admit() => Err(quota.per_second()),
+        _ => Ok(()),
+    }
 }
 
 /// Returns true if that client reaches the topic.

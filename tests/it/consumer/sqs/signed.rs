@@ -180,3 +180,34 @@ async fn a_limited_token_reaches_only_its_queues() {
     let expired = call("late", "ListQueues", json!({})).await;
     expired.fails("InvalidClientTokenId");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_beyond_the_quota_of_a_token_are_throttled() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("secret");
+    std::fs::write(&file, SECRET).expect("a file");
+    let more = format!(
+        "consumer.gateway.sqs = true\n[[auth.tokens]]\nname = 'shop'\nsha256 = '{}'\naws_secret_file = '{}'\n\
+         scopes = ['send']\nsends_per_second = 1\n",
+        hex(&Sha256::digest("shop")),
+        file.display()
+    );
+    let site = Site::start("[topics.t]", &more).await;
+    let call = async |action: &str, body: Value| {
+        send_request(signed(site.api(0), "shop", SECRET, action, &body)).await
+    };
+    let entries = (0..10).map(|n| json!({"Id": n.to_string(), "MessageBody": "hello"}));
+    let batch = of("t", json!({"Entries": entries.collect::<Vec<_>>()}));
+    let results = call("SendMessageBatch", batch).await.ok();
+    let count = |what: &str| results[what].as_array().map_or(0, Vec::len);
+    assert_eq!((count("Successful"), count("Failed")), (1, 9), "{results}");
+    assert_eq!(results["Failed"][0]["Code"], "RequestThrottled");
+    let message = of("t", json!({"MessageBody": "hello"}));
+    eventually(SOON, async || {
+        match call("SendMessage", message.clone()).await {
+            throttled if throttled.status != 200 => Ok(throttled.fails("RequestThrottled")),
+            other => Err(other.status),
+        }
+    })
+    .await;
+}

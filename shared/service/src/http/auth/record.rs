@@ -3,10 +3,11 @@
 //! A record has the hashes of a token, never its text.
 
 use std::fmt;
+use std::sync::Arc;
 
 use lisa_core::broker::MAX_TOKEN_RECORD;
 use lisa_core::fields::{
-    Any, Field, FieldProblem, Given, JsonReader, Reader as _, TableReader, Value,
+    Any, Field, FieldProblem, Given, JsonReader, Reader as _, TableReader, Value, within,
 };
 use lisa_core::time::UnixMs;
 use lisa_core::topic::NamePattern;
@@ -14,7 +15,7 @@ use serde_json::{Map, Value as Json};
 use sha2::{Digest, Sha256};
 
 use super::token::parse_hex;
-use super::{Reach, Scope, Token};
+use super::{Reach, Scope, SendQuota, Token};
 
 /// The SHA-256 of the text of a token. `Debug` does not show it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -72,6 +73,8 @@ pub struct TokenDefinition {
     pub schedules: Option<Vec<NamePattern>>,
     /// The time from which it is refused; `None` for never.
     pub expires: Option<UnixMs>,
+    /// The number of messages that it may send in a second, in each process; `None` for any.
+    pub sends_per_second: Option<u32>,
 }
 
 /// A definition, and the hashes of a text that the caller has chosen.
@@ -132,12 +135,19 @@ impl TokenDefinition {
             "The time from which the token is refused, by the clock of each machine. By default, never.",
         );
         let expires = from.read(expires, Any);
+        let sends_per_second = Field::new(
+            "sends_per_second",
+            None,
+            "The number of messages that the token may send in a second, in each process. By default, any.",
+        );
+        let sends_per_second = from.read(sends_per_second, within(1..=SendQuota::MOST));
         Some(Self {
             scopes: scopes?,
             topics,
             groups,
             schedules,
             expires,
+            sends_per_second,
         })
     }
 
@@ -150,6 +160,7 @@ impl TokenDefinition {
             ("groups", self.groups.as_ref().map(Value::show)),
             ("schedules", self.schedules.as_ref().map(Value::show)),
             ("expires", self.expires.as_ref().map(Value::show)),
+            ("sends_per_second", self.sends_per_second.map(Json::from)),
         ];
         let given = fields.into_iter();
         let given = given.filter_map(|(name, value)| Some((name.to_owned(), value?)));
@@ -303,7 +314,9 @@ impl TokenRecord {
         let token = Token::without_text(name, of.scopes.clone()).ok()?;
         let previous = self.previous_sha256.map(|hash| hash.0);
         let token = token.with_hashes(self.sha256.0, previous);
-        Some(token.with_expiry(of.expires).with_reach(reach))
+        let quota = of.sends_per_second.map(SendQuota::new).map(Arc::new);
+        let token = token.with_expiry(of.expires).with_quota(quota);
+        Some(token.with_reach(reach))
     }
 }
 
@@ -321,7 +334,7 @@ mod tests {
     fn a_record_is_read_as_it_was_written_and_shows_no_hash() {
         let body = json!({
             "scopes": ["send", "tokens"], "topics": ["shop-*"], "groups": ["a"], "schedules": ["s"],
-            "expires": "2999-01-01T00:00:00.000Z", "sha256": "0".repeat(64), "previous_sha256": "F".repeat(64),
+            "expires": "2999-01-01T00:00:00.000Z", "sends_per_second": 5, "sha256": "0".repeat(64), "previous_sha256": "F".repeat(64),
         });
         let NewToken {
             definition,
@@ -342,6 +355,7 @@ mod tests {
         assert_eq!(token.hashes().count(), 2);
         assert!(token.has(Scope::Tokens) && !token.has(Scope::Operate));
         assert!(token.reach().is_limited());
+        assert_eq!(token.quota().unwrap().per_second(), 5);
         let unknown = text.replace("{", r#"{"later":1,"#);
         assert!(TokenRecord::parse(&unknown).unwrap_err().contains("later"));
         for damaged in ["", "[]", "{}", r#"{"scopes":["send"]}"#] {
@@ -374,6 +388,10 @@ mod tests {
             (json!({ "scopes": ["send"], "topics": "none" }), "topics"),
             (json!({ "scopes": ["send"], "topics": ["a b"] }), "topics"),
             (json!({ "scopes": ["send"], "topic": ["a"] }), "topic"),
+            (
+                json!({ "scopes": ["send"], "sends_per_second": 0 }),
+                "sends_per_second",
+            ),
             (json!({ "scopes": ["send"], "expires": "soon" }), "expires"),
             (json!({ "scopes": ["send"], "sha256": "abc" }), "sha256"),
             (

@@ -30,6 +30,7 @@ impl StoredTokens {
 
     /// Replaces all tokens. Leaves out those that cannot be read, and those with the name of a configured one.
     pub(super) fn replace(&self, all: &AllTokens, is_configured: impl Fn(&str) -> bool) {
+        let before = self.known();
         let mut known = Known {
             version: all.version,
             ..Known::default()
@@ -46,7 +47,13 @@ impl StoredTokens {
             let record = TokenRecord::parse(&stored.record);
             let token = record.and_then(|record| record.token(name).ok_or("no scope".to_owned()));
             let token = match token {
-                Ok(token) => Arc::new(token),
+                Ok(token) => {
+                    // A quota that is used up stays so when any token changes.
+                    let same = before.by_name.get(name).and_then(|before| before.quota());
+                    let same = same.filter(|same| Some(*same) == token.quota()).cloned();
+                    let quota = same.or(token.quota().cloned());
+                    Arc::new(token.with_quota(quota))
+                }
                 Err(error) => {
                     tracing::error!(token = name, error, "cannot read stored token");
                     continue;
@@ -60,5 +67,91 @@ impl StoredTokens {
             known.by_name.insert(name.into(), token);
         }
         *self.0.write() = Arc::new(known);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lisa_core::broker::StoredToken;
+    use lisa_core::time::UnixMs;
+    use sha2::{Digest, Sha256};
+
+    use super::super::{Denied, NewToken, Scope, TokenHash, TokenSet};
+    use super::*;
+
+    /// Returns a stored token whose text is `text`.
+    fn stored(name: &str, text: &str, quota: u32) -> StoredToken {
+        let body =
+            serde_json::json!({ "scopes": ["send"], "topics": ["t"], "sends_per_second": quota });
+        let new = NewToken::from_fields(body.as_object().unwrap()).unwrap();
+        let record = TokenRecord {
+            definition: new.definition,
+            sha256: TokenHash::of(text),
+            previous_sha256: None,
+            created: UnixMs::new(1),
+            created_by: String::new(),
+        };
+        StoredToken {
+            name: name.parse().unwrap(),
+            version: 1,
+            record: record.text().unwrap(),
+        }
+    }
+
+    fn configured(name: &str) -> Token {
+        let token = Token::without_text(name, vec![Scope::Send]).unwrap();
+        let hash: [u8; 32] = Sha256::digest(name).into();
+        token.with_hashes(hash, None)
+    }
+
+    #[test]
+    fn stored_tokens_count_beside_configured_ones_and_only_then() {
+        let damaged = StoredToken {
+            name: "damaged".parse().unwrap(),
+            version: 1,
+            record: "{}".to_owned(),
+        };
+        let all = AllTokens {
+            version: 7,
+            tokens: vec![
+                stored("app", "same as b", 1),
+                stored("b", "same as b", 1),
+                damaged,
+                stored("file", "secret", 1),
+                stored("other", "file", 1),
+            ],
+        };
+        let open = TokenSet::default();
+        open.follow(&all);
+        assert!(open.find("same as b").is_none() && open.by_name("app").is_none());
+        assert!(!open.has_limited());
+        let set = TokenSet::new(vec![configured("file")]);
+        let clone = set.clone();
+        assert!(!set.has_limited());
+        set.follow(&all);
+        assert_eq!((clone.version(), clone.has_limited()), (7, true));
+        let name = |text: &str| clone.find(text).map(|token| token.name().to_owned());
+        assert_eq!(name("same as b").as_deref(), Some("app"));
+        assert_eq!(name("file").as_deref(), Some("file"));
+        assert_eq!(clone.check("secret", Scope::Send), Err(Denied::Unknown));
+        assert!(clone.by_name("b").is_some() && clone.by_name("damaged").is_none());
+        // It has no secret with which a request could be signed.
+        assert!(clone.named("app").is_none() && clone.named("file").is_some());
+        set.follow(&AllTokens::default());
+        assert_eq!((name("same as b"), clone.version()), (None, 0));
+    }
+
+    #[test]
+    fn a_quota_that_is_used_up_stays_so_unless_it_changes() {
+        let set = TokenSet::new(vec![configured("file")]);
+        let follow = |quota| {
+            set.follow(&AllTokens {
+                version: 1,
+                tokens: vec![stored("app", "text", quota)],
+            });
+            let token = set.by_name("app").unwrap();
+            token.quota().unwrap().admit()
+        };
+        assert_eq!([follow(1), follow(1), follow(2)], [true, false, true]);
     }
 }

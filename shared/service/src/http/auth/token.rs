@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lisa_core::secret::Secret;
 use lisa_core::time::UnixMs;
 
-use super::{Reach, Scope};
+use super::{Reach, Scope, SendQuota};
 use crate::http::client::Admitted;
 use crate::http::tls::ClientName;
 
@@ -21,6 +21,7 @@ pub struct Token {
     aws_secret: Option<Secret>,
     expires: Option<UnixMs>,
     reach: Arc<Reach>,
+    quota: Option<Arc<SendQuota>>,
 }
 
 /// The reason why a configured token is unusable.
@@ -85,6 +86,7 @@ impl Token {
             aws_secret: None,
             expires: None,
             reach: Arc::default(),
+            quota: None,
         })
     }
 
@@ -142,6 +144,18 @@ impl Token {
             reach: Arc::new(reach),
             ..self
         }
+    }
+
+    /// Limits the messages that the token may send.
+    #[must_use]
+    pub fn with_quota(self, quota: Option<Arc<SendQuota>>) -> Self {
+        Self { quota, ..self }
+    }
+
+    /// Returns the limit of the messages that it may send, if there is one.
+    #[must_use]
+    pub fn quota(&self) -> Option<&Arc<SendQuota>> {
+        self.quota.as_ref()
     }
 
     /// Returns what the token reaches.
@@ -204,7 +218,8 @@ impl Token {
             return Admitted::new(true, None);
         };
         let may_read = token.has(Scope::Read);
-        Admitted::new(may_read, Some(token.name().into())).within(&token.reach)
+        let client = Admitted::new(may_read, Some(token.name().into()));
+        client.within(&token.reach).with_quota(token.quota.as_ref())
     }
 
     /// Returns the token's name, as it appears in logs.
@@ -229,6 +244,7 @@ impl fmt::Debug for Token {
             .field("aws_secret", &self.aws_secret)
             .field("expires", &self.expires)
             .field("reach", &self.reach)
+            .field("quota", &self.quota)
             .finish_non_exhaustive()
     }
 }

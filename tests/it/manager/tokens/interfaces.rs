@@ -1,0 +1,114 @@
+//! Tokens on the command line, and as logins of the dashboard.
+
+use super::*;
+use crate::manager::operators::lisa_manager;
+
+#[tokio::test]
+async fn a_session_of_the_dashboard_ends_with_its_token() {
+    let server = Server::start();
+    let served = served(&server).await;
+    let secret = create(&served.api, "anna", json!({ "scopes": ["read"] })).await;
+    status(&served.api, &secret, LIST, 200).await;
+    let client = reqwest::Client::builder();
+    let client = client.redirect(reqwest::redirect::Policy::none());
+    let client = client.build().unwrap();
+    let login = async |secret: &str| {
+        let login = client.post(format!("{}/login", served.url));
+        let login = login.header("Content-Type", "application/x-www-form-urlencoded");
+        login.body(format!("token={secret}")).send().await.unwrap()
+    };
+    let entered = login(&secret).await;
+    let cookie = entered.headers()["set-cookie"].to_str().unwrap();
+    let cookie = cookie.split(';').next().unwrap().to_owned();
+    let open = async || {
+        let page = client.get(format!("{}/topics/shop-a", served.url));
+        page.header("Cookie", &cookie)
+            .send()
+            .await
+            .unwrap()
+            .status()
+    };
+    assert_eq!(open().await, 200);
+    remove(&served.api, "anna").await;
+    eventually(SOON, async || match open().await {
+        status if status != 200 => Ok(()),
+        status => Err(status),
+    })
+    .await;
+    assert!(!login(&secret).await.headers().contains_key("set-cookie"));
+    served.end().await;
+}
+
+#[tokio::test]
+async fn the_command_line_creates_shows_rotates_and_removes_a_token() {
+    let server = Server::start();
+    let served = served_with(&server, "cli", &admin()).await;
+    let through = async |arguments: &[&str]| {
+        let all = [&["--url", &served.url], arguments].concat();
+        let run = lisa_manager(&server, &all).env("LISA_TOKEN", ADMIN);
+        run.run(SOON).await
+    };
+    let created = through(&["tokens", "put", "team", "scopes=send,read", "topics=shop-*"]).await;
+    assert_eq!(created.code, Some(0), "{created:?}");
+    let secret = created.stdout.trim();
+    assert!(secret.starts_with("lisa_") && !secret.contains(char::is_whitespace));
+    assert!(created.stderr.contains("team is created"), "{created:?}");
+    let expected = (Method::GET, "/v1/topics/shop-a");
+    status(&served.api, secret, expected, 200).await;
+    let list = through(&["tokens"]).await.stdout;
+    for part in ["TOKEN", "admin", "team", "send, read", "shop-*", "run time"] {
+        assert!(list.contains(part), "{list}");
+    }
+    let changed = through(&["tokens", "put", "team", "scopes=read"]).await;
+    assert_eq!(changed.stdout, "team is changed\n");
+    let same = through(&["tokens", "put", "team", "scopes=read"]).await;
+    assert_eq!(same.stdout, "team has these permissions already\n");
+    let shown = through(&["tokens", "show", "team"]).await.stdout;
+    assert!(
+        shown.contains("scopes       read\ntopics       shop-*\n"),
+        "{shown}"
+    );
+    let rotated = through(&["tokens", "rotate", "team"]).await;
+    let second = rotated.stdout.trim();
+    status(&served.api, second, (Method::GET, "/v1/topics/shop-a"), 200).await;
+    let list = through(&["tokens", "list", "--prefix", "t"]).await.stdout;
+    assert!(
+        list.contains("rotating") && !list.contains("admin"),
+        "{list}"
+    );
+    let finished = through(&["tokens", "rotate", "team", "--finish"]).await;
+    assert_eq!(finished.stdout, "team has only its new secret\n");
+    let json = through(&["--output", "json", "tokens", "rotate", "team"])
+        .await
+        .stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert!(json["secret"].is_string());
+    let file = through(&["tokens", "put", "admin", "scopes=read"]).await;
+    assert!(
+        file.code == Some(1) && file.stderr.contains("declares token admin"),
+        "{file:?}"
+    );
+    let removed = through(&["tokens", "remove", "team"]).await;
+    assert_eq!(removed.stdout, "team is removed\n");
+    let none = through(&["tokens", "show", "team"]).await;
+    assert!(
+        none.code == Some(1) && none.stderr.contains("there is no token"),
+        "{none:?}"
+    );
+    let wrong = through(&["tokens", "put", "team", "scopes=all"]).await;
+    assert!(
+        wrong.code == Some(2) && wrong.stderr.contains("scopes"),
+        "{wrong:?}"
+    );
+    // On Redis, with the managers' configuration.
+    let config = format!(
+        "[[auth.tokens]]\nname = 'admin'\nsha256 = '{}'\nscopes = ['tokens']\n",
+        hex(&Sha256::digest(ADMIN))
+    );
+    let here = lisa_manager(&server, &["tokens", "put", "ops", "scopes=read"]);
+    let here = here.config(&config).run(SOON).await;
+    status(&served.api, here.stdout.trim(), LIST, 200).await;
+    let without = lisa_manager(&server, &["tokens", "remove", "ops"]);
+    assert_eq!(without.run(SOON).await.code, Some(2));
+    served.end().await;
+}
