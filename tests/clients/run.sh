@@ -31,7 +31,7 @@ topics.orders.groups = ["billing"]
 [[auth.tokens]]
 name = "all"
 sha256 = "$(printf '%s' "$TOKEN" | sha256sum | cut -d' ' -f1)"
-scopes = ["send", "read", "operate"]
+scopes = ["send", "read", "operate", "tokens"]
 TOML
 redis-server --port 0 --unixsocket "$dir/redis.sock" --dir "$dir" --save '' --appendonly no >"$dir/redis.log" &
 pids+=($!)

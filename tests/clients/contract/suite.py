@@ -164,6 +164,8 @@ class Run:
         elif "id" in step:
             step["id"] = self.ids.get(step["id"], step["id"])
         step.setdefault("topic", self.topic)
+        if step["call"].endswith("_token"):
+            step.setdefault("token", self.topic)
         if step["call"].endswith("_schedule"):
             step.setdefault("schedule", self.topic)
         if "definition" in step:

@@ -221,6 +221,16 @@ class Driver:
     async def resume_schedule(self, topic: str, schedule: str) -> Any:
         return shown(await attempt(self.lisa.resume_schedule, schedule))
 
+    async def put_token(self, topic: str, token: str, definition: Any) -> Any:
+        return shown(await attempt(self.lisa.put_token, token, definition))
+
+    async def rotate_token(self, topic: str, token: str, **step: Any) -> Any:
+        return shown(await attempt(self.lisa.rotate_token, token, **step))
+
+    async def remove_token(self, topic: str, token: str) -> Any:
+        error = await attempt(self.lisa.remove_token, token)
+        return shown(error) if error else {"removed": True}
+
     async def run_schedule(self, topic: str, schedule: str) -> Any:
         return shown(await attempt(self.lisa.run_schedule, schedule))
 

@@ -228,6 +228,23 @@ export interface ScheduleRun {
   sent: boolean;
 }
 
+/** A token that was created by call. */
+export interface ChangedToken {
+  token: string;
+  /** It changes whenever the token does. */
+  version: number;
+  scopes: string[];
+  /** True while its previous secret is accepted as well. */
+  is_rotating: boolean;
+  /** The bearer token, if this call has generated it. No later call returns it. */
+  secret?: string;
+}
+
+/** A step of the replacement of a token's secret. */
+export type RotationStep = "begin" | "finish" | "cancel";
+
+const STEPS: readonly unknown[] = ["begin", "finish", "cancel"];
+
 /** A client of one relay. */
 export class Lisa {
   readonly #urls: Urls;
@@ -416,6 +433,36 @@ export class Lisa {
     return this.#try(scheduleRequest("POST", schedule, "run"), (body) => flags(object(body, "schedule", "topic", "id"), "sent") as unknown as ScheduleRun);
   }
 
+  /**
+   * Creates a token, or replaces its permissions: `scopes`, and optionally `topics`, `groups`, `schedules`, `expires`, `sends_per_second`
+   * and `sha256`. The manager generates the `secret` of a new token, unless there is a `sha256`, and only this call returns it. A failed
+   * call is not repeated, because a repeat would not return the secret: rotate the token then. Needs the scope `tokens`. Throws a `Problem`
+   * with the code `declared_in_file` if the configuration of the manager declares the token.
+   */
+  async putToken(token: string, definition: Readonly<Record<string, unknown>>): Promise<ChangedToken> {
+    if (typeof definition !== "object" || definition === null || Array.isArray(definition)) throw new TypeError("definition: is not an object");
+    return this.#try({ ...tokenRequest("PUT", token), content: JSON.stringify(texts(definition)) }, readToken);
+  }
+
+  /**
+   * Replaces the secret of a token: `begin` returns a new one, and the previous one is accepted as well; `finish` accepts only the new one, and
+   * `cancel` only the previous one. A failed call is not repeated. If the new secret is lost, cancel and begin again. Throws a `Problem`: with
+   * the code `busy` if a rotation has begun already, with `declared_in_file` if the configuration of the manager declares the token, and
+   * with `not_found` if there is none.
+   */
+  async rotateToken(token: string, step: RotationStep = "begin"): Promise<ChangedToken> {
+    if (!STEPS.includes(step)) throw new TypeError(`step: ${String(step)} is neither begin, finish nor cancel`);
+    return this.#try({ ...tokenRequest("POST", token, "rotate"), content: JSON.stringify({ step }) }, readToken);
+  }
+
+  /**
+   * Removes a token: no process accepts it a few seconds later. Throws a `Problem`: with the code `declared_in_file` if the configuration of
+   * the manager declares the token, and with `not_found` if there is none, also if an earlier try without an answer has removed it.
+   */
+  async removeToken(token: string): Promise<void> {
+    return this.#call(tokenRequest("DELETE", token), nothing);
+  }
+
   /** Pulls messages; none if no message became ready in time. */
   async pull(topic: string, options: PullOptions = {}): Promise<Delivery[]> {
     return this.#pull(topic, options, this);
@@ -510,7 +557,7 @@ export class Lisa {
 function path(...parts: string[]): string {
   // `fetch` drops "." and ".." from a URL: the request would be about something else.
   const wrong = parts.findIndex((part: unknown) => typeof part !== "string" || ["", ".", ".."].includes(part));
-  if (wrong >= 0) throw new TypeError(`${String(parts[wrong])} is not the name of a topic, group or schedule, or the id of a message`);
+  if (wrong >= 0) throw new TypeError(`${String(parts[wrong])} is not the name of a topic, group, schedule or token, or the id of a message`);
   return `/v1/${parts.map(encodeURIComponent).join("/")}`;
 }
 
@@ -527,6 +574,17 @@ function keyRequest(method: string, topic: string, key: string): Request {
 /** Returns a request about a schedule. */
 function scheduleRequest(method: string, schedule: string, ...verb: string[]): Request {
   return { method, path: path("schedules", schedule, ...verb), to: "manager" };
+}
+
+/** Returns a request about a token. */
+function tokenRequest(method: string, token: string, ...verb: string[]): Request {
+  return { method, path: path("tokens", token, ...verb), to: "manager" };
+}
+
+function readToken(body: unknown): ChangedToken {
+  const answer = withItems("scopes", flags(counts(object(body, "token"), "version"), "is_rotating"));
+  if (answer.secret !== undefined && typeof answer.secret !== "string") throw new TypeError("secret: is not a string");
+  return answer as unknown as ChangedToken;
 }
 
 function readPaused(body: unknown): SchedulePaused {

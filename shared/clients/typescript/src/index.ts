@@ -3,8 +3,8 @@
 export { Lisa } from "./client.js";
 export { Delivery } from "./delivery.js";
 export type {
-  Cancelled, CancelledKey, FailedAttempt, GarbageReason, GroupState, LisaOptions, ListedMessage, ListOptions, Message, MessagePage, NewMessage,
-  Removal, RescheduledKey, Requeued, Schedule, SchedulePaused, ScheduleRun, SendOptions, Sent, Topic, TopicRemoval,
+  Cancelled, CancelledKey, ChangedToken, FailedAttempt, GarbageReason, GroupState, LisaOptions, ListedMessage, ListOptions, Message, MessagePage, NewMessage,
+  Removal, RescheduledKey, Requeued, RotationStep, Schedule, SchedulePaused, ScheduleRun, SendOptions, Sent, Topic, TopicRemoval,
 } from "./client.js";
 export type { Ended, PullOptions } from "./delivery.js";
 export type { Outcome } from "./outcome.js";

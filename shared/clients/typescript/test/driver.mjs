@@ -97,6 +97,9 @@ const commands = {
   remove_schedule: async ({ schedule }) => (await plain(() => lisa.removeSchedule(schedule))) ?? { removed: true },
   pause_schedule: ({ schedule }) => plain(() => lisa.pauseSchedule(schedule)),
   resume_schedule: ({ schedule }) => plain(() => lisa.resumeSchedule(schedule)),
+  put_token: ({ token, definition }) => plain(() => lisa.putToken(token, definition)),
+  rotate_token: ({ token, step }) => plain(() => lisa.rotateToken(token, step)),
+  remove_token: async ({ token }) => (await plain(() => lisa.removeToken(token))) ?? { removed: true },
   run_schedule: ({ schedule }) => plain(() => lisa.runSchedule(schedule)),
   pull: async ({ topic, options }) => {
     const pulled = await attempt(() => lisa.pull(topic, options));

@@ -30,6 +30,7 @@ type command struct {
 	How         string
 	Schedule    string
 	Definition  map[string]any
+	Step        string
 	Concurrency *int
 	Handler     handler
 	StopAfter   int `json:"stop_after"`
@@ -106,6 +107,16 @@ func (d *driver) answer(c command) any {
 	case "resume_schedule":
 		resumed, err := d.client.ResumeSchedule(ctx, c.Schedule)
 		return result(map[string]any{"schedule": resumed.Schedule, "paused": resumed.Paused, "changed": resumed.Changed}, err)
+	case "put_token":
+		return changedToken(d.client.PutToken(ctx, c.Token, c.Definition))
+	case "rotate_token":
+		step := lisarelay.BeginRotation
+		if c.Step != "" {
+			step = lisarelay.RotationStep(c.Step)
+		}
+		return changedToken(d.client.RotateToken(ctx, c.Token, step))
+	case "remove_token":
+		return result(map[string]any{"removed": true}, d.client.RemoveToken(ctx, c.Token))
 	case "run_schedule":
 		run, err := d.client.RunSchedule(ctx, c.Schedule)
 		return result(map[string]any{"schedule": run.Schedule, "topic": run.Topic, "id": run.ID, "sent": run.Sent}, err)
@@ -139,6 +150,14 @@ func (d *driver) sendMany(ctx context.Context, c command) any {
 	}
 	sent, err := d.client.SendMany(ctx, c.Topic, messages)
 	return results(sent, err)
+}
+
+func changedToken(changed lisarelay.ChangedToken, err error) any {
+	shown := map[string]any{"token": changed.Token, "version": changed.Version, "scopes": texts(changed.Scopes), "is_rotating": changed.IsRotating}
+	if changed.Secret != "" {
+		shown["secret"] = changed.Secret
+	}
+	return result(shown, err)
 }
 
 func (d *driver) rescheduleKey(ctx context.Context, c command) (lisarelay.RescheduledKey, error) {

@@ -25,6 +25,7 @@ from ._http import Body, open_async_client, open_client, time_limit, translated
 from ._types import (
     Cancelled,
     CancelledKey,
+    ChangedToken,
     DeliveryFields,
     Duration,
     Ended,
@@ -38,6 +39,7 @@ from ._types import (
     Removal,
     Requeued,
     RescheduledKey,
+    RotationStep,
     Schedule,
     SchedulePaused,
     ScheduleRun,
@@ -194,6 +196,19 @@ class _Client:
         request = flows.schedule_request("POST", schedule, "run")
         # A repeat in a later second would send a second message: the caller decides.
         return (yield from flows.exchange(request, 1, types.reader(ScheduleRun)))
+
+    def _put_token(self, token: str, definition: Mapping[str, Any]) -> flows.Flow[ChangedToken]:
+        request = flows.token_definition_request(token, definition)
+        # A repeat would not return the secret: the caller decides.
+        return (yield from flows.exchange(request, 1, types.reader(ChangedToken)))
+
+    def _rotate_token(self, token: str, step: RotationStep) -> flows.Flow[ChangedToken]:
+        request = flows.rotation_request(token, step)
+        return (yield from flows.exchange(request, 1, types.reader(ChangedToken)))
+
+    def _remove_token(self, token: str) -> flows.Flow[None]:
+        request = flows.Request("DELETE", flows.path("tokens", token), to="manager")
+        yield from flows.exchange(request, self._tries, flows.read_no_content)
 
     def _deliver_now(self, topic: str, message_id: str, key: str | None) -> flows.Flow[Sent]:
         request = flows.message_request("POST", topic, message_id, key, verb="deliver-now")
@@ -379,6 +394,33 @@ class Lisa(_Client):
         `NotFound` if there is no such schedule, or if its topic does not exist.
         """
         return self._run(self._run_schedule(schedule))
+
+    def put_token(self, token: str, definition: Mapping[str, Any]) -> ChangedToken:
+        """Creates a token, or replaces its permissions: `scopes`, and optionally `topics`, `groups`, `schedules`, `expires`,
+        `sends_per_second` and `sha256`.
+
+        The manager generates the `secret` of a new token, unless there is a `sha256`, and only this call returns it.
+        A failed call is not repeated, because a repeat would not return the secret: rotate the token then. Needs the
+        scope `tokens`. Raises `Conflict` if the configuration of the manager declares the token.
+        """
+        return self._run(self._put_token(token, definition))
+
+    def rotate_token(self, token: str, step: RotationStep = "begin") -> ChangedToken:
+        """Replaces the secret of a token: `begin` returns a new one, and the previous one is accepted as well.
+
+        `finish` accepts only the new secret, and `cancel` only the previous one. A failed call is not repeated. If the
+        new secret is lost, cancel and begin again. Raises `Conflict` if a rotation has begun already, or if the
+        configuration of the manager declares the token, and `NotFound` if there is none.
+        """
+        return self._run(self._rotate_token(token, step))
+
+    def remove_token(self, token: str) -> None:
+        """Removes a token: no process accepts it a few seconds later.
+
+        Raises `Conflict` if the configuration of the manager declares the token, and `NotFound` if there is none, also
+        if an earlier try without an answer has removed it.
+        """
+        self._run(self._remove_token(token))
 
     def pull(
         self,
@@ -646,6 +688,33 @@ class AsyncLisa(_Client):
         `NotFound` if there is no such schedule, or if its topic does not exist.
         """
         return await self._run(self._run_schedule(schedule))
+
+    async def put_token(self, token: str, definition: Mapping[str, Any]) -> ChangedToken:
+        """Creates a token, or replaces its permissions: `scopes`, and optionally `topics`, `groups`, `schedules`, `expires`,
+        `sends_per_second` and `sha256`.
+
+        The manager generates the `secret` of a new token, unless there is a `sha256`, and only this call returns it.
+        A failed call is not repeated, because a repeat would not return the secret: rotate the token then. Needs the
+        scope `tokens`. Raises `Conflict` if the configuration of the manager declares the token.
+        """
+        return await self._run(self._put_token(token, definition))
+
+    async def rotate_token(self, token: str, step: RotationStep = "begin") -> ChangedToken:
+        """Replaces the secret of a token: `begin` returns a new one, and the previous one is accepted as well.
+
+        `finish` accepts only the new secret, and `cancel` only the previous one. A failed call is not repeated. If the
+        new secret is lost, cancel and begin again. Raises `Conflict` if a rotation has begun already, or if the
+        configuration of the manager declares the token, and `NotFound` if there is none.
+        """
+        return await self._run(self._rotate_token(token, step))
+
+    async def remove_token(self, token: str) -> None:
+        """Removes a token: no process accepts it a few seconds later.
+
+        Raises `Conflict` if the configuration of the manager declares the token, and `NotFound` if there is none, also
+        if an earlier try without an answer has removed it.
+        """
+        await self._run(self._remove_token(token))
 
     async def pull(
         self,

@@ -255,7 +255,7 @@ def path(*parts: str) -> str:
     for part in parts:
         # httpx drops "." and ".." from a URL: the request would be about something else.
         if not (isinstance(part, str) and part) or part in (".", ".."):
-            raise ValueError(f"{part!r} is not the name of a topic, group or schedule, or the id of a message")
+            raise ValueError(f"{part!r} is not the name of a topic, group, schedule or token, or the id of a message")
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
@@ -330,6 +330,20 @@ def definition_request(schedule: str, definition: Mapping[str, Any]) -> Request:
 def schedule_request(method: str, schedule: str, *verb: str) -> Request:
     """Returns a request about a schedule."""
     return Request(method, path("schedules", schedule, *verb), to="manager")
+
+
+def token_definition_request(token: str, definition: Mapping[str, Any]) -> Request:
+    """Returns a request that creates a token, or replaces its permissions."""
+    if not isinstance(definition, Mapping):
+        raise TypeError(f"definition: {definition!r} is not a mapping")
+    return with_json("PUT", path("tokens", token), types.given(definition), "manager")
+
+
+def rotation_request(token: str, step: types.RotationStep) -> Request:
+    """Returns a request for a step of the rotation of a token."""
+    if step not in get_args(types.RotationStep):
+        raise ValueError(f"step: {step!r} is neither 'begin', 'finish' nor 'cancel'")
+    return with_json("POST", path("tokens", token, "rotate"), {"step": step}, "manager")
 
 
 def send(topic: str, payload: types.Payload, options: Mapping[str, Any], tries: int) -> Flow[types.Sent]:

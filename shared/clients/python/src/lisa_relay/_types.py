@@ -26,6 +26,7 @@ Payload = Union[bytes, str, Json]
 """Bytes and strings are sent unchanged, and everything else as JSON."""
 
 Removal = Literal["drain", "force"]
+RotationStep = Literal["begin", "finish", "cancel"]
 """The treatment of the messages of a topic that is removed: they are delivered first, or removed, too."""
 
 
@@ -410,6 +411,21 @@ class ScheduleRun:
     topic: str
     id: str
     sent: bool
+
+
+@dataclass
+class ChangedToken:
+    """A token that was created by call. `version` changes whenever the token does.
+
+    `secret` is what its holder sends as a bearer token, if this call has generated it. No later call returns it.
+    `is_rotating` is true while its previous secret is accepted as well.
+    """
+
+    token: str
+    version: int
+    scopes: list[str]
+    is_rotating: bool
+    secret: str | None = field(default=None, repr=False)
 
 
 @dataclass

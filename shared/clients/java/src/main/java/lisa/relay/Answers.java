@@ -99,6 +99,12 @@ final class Answers {
         return new ScheduleRun(text(body, "schedule"), text(body, "topic"), text(body, "id"), flag(body, "sent"));
     }
 
+    static ChangedToken changedToken(Object answer) {
+        Map<?, ?> body = object(answer);
+        List<String> scopes = list(body, "scopes").stream().map(String.class::cast).toList();
+        return new ChangedToken(text(body, "token"), longNumber(body, "version"), scopes, flag(body, "is_rotating"), textOrNull(body, "secret"));
+    }
+
     static Void nothing(Object answer) {
         if (answer != NO_CONTENT) throw new IllegalArgumentException("it has a body");
         return null;

@@ -456,6 +456,80 @@ public final class Lisa {
         return once(request, Answers::scheduleRun);
     }
 
+    /**
+     * Creates a token, or replaces its permissions. The manager generates the secret of a new token, unless there is a {@code sha256}, and
+     * only this call returns it. A failed call is not repeated, because a repeat would not return the secret: rotate the token then. The
+     * manager answers it, and it needs the scope {@code tokens}.
+     *
+     * @param token the name of the token
+     * @param definition its {@code scopes}, and optionally {@code topics}, {@code groups}, {@code schedules}, {@code expires},
+     *     {@code sends_per_second} and {@code sha256}
+     * @return the token, with its secret if the manager has generated it
+     * @throws LisaException if the request failed; with the code {@code declared_in_file} if the configuration of the manager declares the token
+     */
+    public ChangedToken putToken(String token, Map<String, ?> definition) {
+        return changeToken("PUT", tokenUrl(token), Values.required("definition", definition));
+    }
+
+    /**
+     * Begins to replace the secret of a token: the new one and the previous one are accepted until {@link #finishRotation} or
+     * {@link #cancelRotation}. A failed call is not repeated. If the new secret is lost, cancel and begin again. The manager answers it.
+     *
+     * @param token the name of the token
+     * @return the token, with its new secret
+     * @throws LisaException if the request failed; with the code {@code busy} if a rotation has begun already, with {@code declared_in_file} if
+     *     the configuration of the manager declares the token, and with {@code not_found} if there is none
+     */
+    public ChangedToken rotateToken(String token) {
+        return rotateToken(token, "begin");
+    }
+
+    /**
+     * Accepts only the new secret of a token. The manager answers it.
+     *
+     * @param token the name of the token
+     * @return the token
+     * @throws LisaException as {@link #rotateToken}
+     */
+    public ChangedToken finishRotation(String token) {
+        return rotateToken(token, "finish");
+    }
+
+    /**
+     * Accepts only the previous secret of a token. The manager answers it.
+     *
+     * @param token the name of the token
+     * @return the token
+     * @throws LisaException as {@link #rotateToken}
+     */
+    public ChangedToken cancelRotation(String token) {
+        return rotateToken(token, "cancel");
+    }
+
+    /**
+     * Removes a token: no process accepts it a few seconds later. The manager answers it.
+     *
+     * @param token the name of the token
+     * @throws LisaException if the request failed; with the code {@code declared_in_file} if the configuration of the manager declares the
+     *     token, and with {@code not_found} if there is none, also if an earlier try without an answer has removed it
+     */
+    public void removeToken(String token) {
+        call("DELETE", tokenUrl(token), null, null, false, Answers::nothing);
+    }
+
+    private ChangedToken rotateToken(String token, String step) {
+        return changeToken("POST", tokenUrl(token) + "/rotate", Map.of("step", step));
+    }
+
+    private ChangedToken changeToken(String method, String url, Map<String, ?> body) {
+        Http.Request request = new Http.Request(method, url, Json.encode(Json.write(body)), null, false, Duration.ZERO);
+        return once(request, Answers::changedToken);
+    }
+
+    private String tokenUrl(String token) {
+        return manager + Values.path("tokens", Values.text("token", token));
+    }
+
     private String scheduleUrl(String schedule) {
         return manager + Values.path("schedules", Values.text("schedule", schedule));
     }

@@ -46,6 +46,7 @@ final class Driver {
         String topic = Answers.textOrNull(command, "topic");
         String id = Answers.textOrNull(command, "id");
         String schedule = Answers.textOrNull(command, "schedule");
+        String token = Answers.textOrNull(command, "token");
         return switch (Answers.text(command, "call")) {
             case "client" -> client(command);
             case "send" -> sent(lisa.send(topic, command.get("payload"), sendOptions(map(command, "options"))));
@@ -66,6 +67,9 @@ final class Driver {
             case "pause_schedule" -> paused(lisa.pauseSchedule(schedule));
             case "resume_schedule" -> paused(lisa.resumeSchedule(schedule));
             case "run_schedule" -> runSchedule(schedule);
+            case "put_token" -> changedToken(lisa.putToken(token, values(map(command, "definition"))));
+            case "rotate_token" -> changedToken(rotateToken(token, Answers.textOrNull(command, "step")));
+            case "remove_token" -> removeToken(token);
             case "pull" -> pull(topic, map(command, "options"));
             case "settle" -> settle(maps(command, "outcomes"));
             case "settle_many" -> settleMany(maps(command, "outcomes"));
@@ -150,6 +154,22 @@ final class Driver {
 
     private static Object paused(SchedulePaused paused) {
         return given("schedule", paused.schedule(), "paused", paused.paused(), "changed", paused.changed());
+    }
+
+    private ChangedToken rotateToken(String token, String step) {
+        if ("finish".equals(step)) return lisa.finishRotation(token);
+        if ("cancel".equals(step)) return lisa.cancelRotation(token);
+        return lisa.rotateToken(token);
+    }
+
+    private static Object changedToken(ChangedToken changed) {
+        return given("token", changed.token(), "version", changed.version(), "scopes", changed.scopes(), "is_rotating",
+                changed.isRotating(), "secret", changed.secret());
+    }
+
+    private Object removeToken(String token) {
+        lisa.removeToken(token);
+        return given("removed", true);
     }
 
     private Object runSchedule(String schedule) {
