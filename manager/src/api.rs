@@ -96,6 +96,7 @@ struct Routes {
     message: OpenApiRouter<Api>,
     events: OpenApiRouter<Api>,
     operate: OpenApiRouter<Api>,
+    read_tokens: OpenApiRouter<Api>,
     tokens: OpenApiRouter<Api>,
 }
 
@@ -156,10 +157,13 @@ impl Routes {
                     .routes(routes!(schedules::backfill))
                     .routes(routes!(jobs::run)),
             ),
-            tokens: exact(
+            read_tokens: exact(
                 OpenApiRouter::new()
                     .routes(routes!(tokens::list))
-                    .routes(routes!(tokens::show))
+                    .routes(routes!(tokens::show)),
+            ),
+            tokens: exact(
+                OpenApiRouter::new()
                     .routes(routes!(tokens::put))
                     .routes(routes!(tokens::rotate))
                     .routes(routes!(tokens::remove)),
@@ -181,6 +185,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
     let bound = |reads: Reads| from_fn_with_state(reads, Reads::bound);
     let statistics = routes.statistics.route_layer(bound(Reads::of_statistics()));
     let reads = routes.read.route_layer(bound(api.reads.clone()));
+    let read_tokens = routes.read_tokens.route_layer(bound(api.reads.clone()));
     // Requests for events wait, so they have limits of their own. Each poll also counts as a read.
     let waits = from_fn_with_state(Reads::of_waits(), Reads::bound_waits);
     let events = routes.events.route_layer(waits);
@@ -189,6 +194,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
         .merge(reads.route_layer(read()))
         .merge(events.route_layer(read()))
         .merge(routes.operate.route_layer(tokens.require(Scope::Operate)))
+        .merge(read_tokens.route_layer(tokens.require(Scope::Tokens)))
         .merge(routes.tokens.route_layer(tokens.require(Scope::Tokens)))
         .with_state(api)
         .split_for_parts()
@@ -209,7 +215,7 @@ pub(crate) fn unlimited(api: Api) -> Router {
     let routes = Routes::new();
     let all = routes.statistics.merge(routes.read).merge(routes.message);
     let all = all.merge(routes.events).merge(routes.operate);
-    let all = all.merge(routes.tokens);
+    let all = all.merge(routes.read_tokens).merge(routes.tokens);
     let router: Router = all.with_state(api).into();
     router.fallback(async |method: Method, uri: Uri| unknown_route(&method, uri.path()))
 }

@@ -168,3 +168,31 @@ async fn of_changes_at_one_version_exactly_one_succeeds() {
     assert_eq!((count(204), count(404)), (1, 3), "{replies:?}");
     served.end().await;
 }
+
+/// The metrics name the topics of all teams.
+#[tokio::test]
+async fn while_a_limited_token_is_stored_the_metrics_require_a_token() {
+    let server = Server::start();
+    let served = served(&server).await;
+    let stranger = async |expected: u16| {
+        eventually(SOON, async || {
+            let page = reqwest::get(format!("{}/metrics", served.url)).await;
+            match page.unwrap().status().as_u16() {
+                status if status == expected => Ok(()),
+                status => Err(status),
+            }
+        })
+        .await;
+    };
+    stranger(200).await;
+    create(&served.api, "all", json!({ "scopes": ["read"] })).await;
+    let limited = json!({ "scopes": ["read"], "topics": ["shop-*"] });
+    let limited = create(&served.api, "shop", limited).await;
+    stranger(401).await;
+    let metrics = (Method::GET, "/metrics");
+    status(&served.api, &limited, metrics, 403).await;
+    served.api.get("/metrics").await.expect(200);
+    remove(&served.api, "shop").await;
+    stranger(200).await;
+    served.end().await;
+}
