@@ -155,6 +155,11 @@ release forgotten in garbage|transitions.lua|if conf.on_garbage ~= 'block' then|
 release in spite of block|transitions.lua|if conf.on_garbage ~= 'block' then|if true then
 release forgotten when taken out|transitions.lua|  release(at.g, m)|
 release by who is not the holder|transitions.lua|not is_over[key] and without(rests[key] or holders, ids[i])|not is_over[key] and ''
+late: taken from a consumer|ack_late.lua|'(' .. delivered, '+'|'-', '+'
+late: the key is kept|ack_late.lua|release(g, m)|
+late: the entry stays|ack_late.lua|return redis.call('XDEL', g.ready, entry[1]) == 1|return true
+late: not remembered|ack_late.lua|(is_caller or m.is_survivor) and 0 or nil|nil
+late: a waiting message|ack_late.lua|if where then|if where == 'unknown' then
 together: the key goes on with the first to leave|transitions.lua|    if rest and rest ~= '' then|    if rest and rest == 1 then
 together: one comes again beside the others|transitions.lua|    if held and held ~= m.id then|    if held and not without(held, m.id) then
 together: one that comes again keeps the key|transitions.lua|      if without(held, m.id) then|      if false then
@@ -425,6 +430,7 @@ suite_of() {
     case $1 in
     heads*) echo scripts::heads:: ;;
     schedule*) echo scripts:: ;;
+    late*) echo model:: scripts::ack_late:: ;;
     together*) echo model:: scripts::take_parked:: ;;
     settings*) echo scripts::declare:: ;;
     removal*) echo removal:: ;;

@@ -2,6 +2,7 @@
 //! test has its own namespace and ends with both sums of the conservation law.
 
 mod ack;
+mod ack_late;
 mod attempts;
 mod batches;
 mod calls;

@@ -17,6 +17,7 @@ use lisa_core::openapi;
 use lisa_core::state::State;
 use lisa_core::topic::{Topic, TopicSettings};
 use lisa_service::http::body::read_limited;
+use lisa_service::http::client::reaches;
 use lisa_service::http::{
     KEY_OF_MESSAGE, MessagePath, Problem, Query, TopicPath, read_fields_over,
 };
@@ -174,6 +175,11 @@ pub(super) async fn put(
     };
     let settings = read_settings(&body, before.as_deref(), &api.config.topic_defaults)?;
     topics::not_in_file(&api.config, &name)?;
+    let to = settings.garbage.topic.as_ref();
+    let is_new = before.as_ref().is_none_or(|before| before.settings().garbage.topic.as_ref() != to);
+    if to.is_some_and(|to| is_new && !reaches(to)) {
+        return Err(invalid("garbage.topic", &"the token does not reach this topic"));
+    }
     let (verb, status, changes) = match &before {
         Some(before) => {
             let changes = topics::differences(before.settings(), &settings);

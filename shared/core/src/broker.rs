@@ -98,9 +98,9 @@ pub use workers::{
 pub use crate::state::{Settlement, Verdict};
 
 pub use crate::scripts::{
-    Cleaned, Fault, FireResult, Fired, FiredOf, Forgotten, Holder, JobChange, MissedTimes, Moved,
-    ParkedKey, Progress, Removal, Removed, Retired, Retirement, SchedulePut, ScheduleRemoved,
-    TakenFire, TakenFires, TokenChange,
+    Cleaned, Fault, FireResult, Fired, FiredOf, Forgotten, Holder, JobChange, LateAck, MissedTimes,
+    Moved, ParkedKey, Progress, Removal, Removed, Retired, Retirement, SchedulePut,
+    ScheduleRemoved, TakenFire, TakenFires, TokenChange,
 };
 
 use redis::{Cmd, Value};

@@ -24,6 +24,7 @@ use redis::{Cmd, RedisWrite, Value};
 use crate::keys::{Key, KeyScope};
 use crate::redis::Script;
 
+pub(crate) use change::ack_late::AckLate;
 pub(crate) use change::cancel::Cancel;
 pub(crate) use change::lookup::{CopyReply, Lookup, LookupReply, Stored};
 pub(crate) use change::purge::Purge;
@@ -83,6 +84,7 @@ pub(crate) use schedules::put_schedule::PutSchedule;
 pub(crate) use schedules::remove_schedule::RemoveSchedule;
 pub(crate) use schedules::take_fires::TakeFires;
 
+pub use change::ack_late::LateAck;
 pub use doctor::examine::Fault;
 pub use groups::parked_keys::{Holder, ParkedKey};
 pub use groups::remove_group::Removed;

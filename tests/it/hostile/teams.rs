@@ -176,6 +176,13 @@ impl Teams {
             let (status, body) = call(&api, &Method::PUT, &path, &schedule).await;
             assert_eq!(status, expected, "{name} to {topic}: {body}");
         }
+        // Garbage cannot be forwarded to another team.
+        for (topic, expected) in [("bank", 422), ("shop-a", 201)] {
+            let settings = json!({ "garbage": { "topic": topic } });
+            let path = "/v1/topics/shop-new";
+            let (status, body) = call(&api, &Method::PUT, path, &settings).await;
+            assert_eq!(status, expected, "garbage to {topic}: {body}");
+        }
         // A page does not say how many entries of others there are.
         let audit = self.api("shop-read").get_json("/v1/audit?limit=1").await;
         assert_eq!(audit["entries"][0]["topic"], "shop-a", "{audit}");

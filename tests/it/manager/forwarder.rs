@@ -32,7 +32,12 @@ async fn reject(manager: &Served, messages: Vec<PreparedMessage>) {
     let error = "no order: ü".to_owned();
     let settlements = reads.iter();
     let settlements = settlements.map(|read| {
-        relay::settlement(read, Verdict::Reject { error: error.clone() })
+        relay::settlement(
+            read,
+            Verdict::Reject {
+                error: error.clone(),
+            },
+        )
     });
     let settlements: Vec<_> = settlements.collect();
     let (shard, group) = (topic.first_shard(), &topic.groups()[0]);
@@ -71,9 +76,14 @@ async fn garbage_becomes_messages_of_the_topic_that_gets_it() {
     reject(&manager, vec![first, relay::message("order-8", ms(0))]).await;
     count(&manager, "orders", State::Garbage, 0).await;
     count(&manager, "dead", State::Ready, 2).await;
-    let page = manager.api.get_json("/v1/topics/dead/messages?state=ready").await;
+    let page = manager
+        .api
+        .get_json("/v1/topics/dead/messages?state=ready")
+        .await;
     let messages = page["messages"].as_array().unwrap();
-    let keyed = messages.iter().find(|message| message["key"] == "customer-1");
+    let keyed = messages
+        .iter()
+        .find(|message| message["key"] == "customer-1");
     let id = keyed.expect("the one with a key")["id"].as_str().unwrap();
     assert!(id.parse::<MessageId>().unwrap().is_derived(), "{id}");
     let path = format!("/v1/topics/dead/messages/{id}?payload=true");
@@ -93,7 +103,11 @@ async fn garbage_becomes_messages_of_the_topic_that_gets_it() {
         assert_eq!(headers[name], value, "{name} of {message:#}");
     }
     for name in ["orders", "dead"] {
-        let stats = manager.broker.stats(&*topic(&manager, name).await).await.unwrap();
+        let stats = manager
+            .broker
+            .stats(&*topic(&manager, name).await)
+            .await
+            .unwrap();
         assert_eq!(stats.conservation_error, 0);
     }
     manager.end().await;
@@ -118,7 +132,11 @@ async fn what_the_topic_cannot_take_stays_in_garbage() {
     for read in read(&manager.broker, &dead, 2).await {
         let ack = relay::settlement(&read, Verdict::Ack);
         let (shard, group) = (dead.first_shard(), &dead.groups()[0]);
-        manager.broker.settle(&dead, shard, group, &[ack]).await.unwrap();
+        manager
+            .broker
+            .settle(&dead, shard, group, &[ack])
+            .await
+            .unwrap();
     }
     count(&manager, "orders", State::Garbage, 1).await;
     count(&manager, "dead", State::Ready, 2).await;
@@ -137,11 +155,17 @@ async fn garbage_waits_for_a_topic_that_does_not_exist_and_comes_again_as_anothe
         .await;
     assert!(created.status < 300, "{}", created.json());
     count(&manager, "dead", State::Ready, 1).await;
-    let first: Value = manager.api.get_json("/v1/topics/dead/messages?state=ready").await;
+    let first: Value = manager
+        .api
+        .get_json("/v1/topics/dead/messages?state=ready")
+        .await;
     // The same id may be used again after the message ended in garbage.
     reject(&manager, vec![relay::message("other", ms(0))]).await;
     count(&manager, "dead", State::Ready, 2).await;
-    let both: Value = manager.api.get_json("/v1/topics/dead/messages?state=ready").await;
+    let both: Value = manager
+        .api
+        .get_json("/v1/topics/dead/messages?state=ready")
+        .await;
     assert_ne!(first["messages"][0]["id"], both["messages"][1]["id"]);
     manager.end().await;
 }

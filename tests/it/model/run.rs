@@ -234,6 +234,10 @@ impl Run {
                 return Ok(None);
             }
             What::Reclaim => Call::Reclaim,
+            What::AckLate(group, name) => {
+                let group = self.groups[*group].clone();
+                Call::AckLate(group, id(name), name.starts_with('c'))
+            }
             What::LosePayload(name) => {
                 self.lose_payload(&id(name)).await;
                 return Ok(None);

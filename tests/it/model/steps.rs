@@ -94,6 +94,8 @@ pub(super) enum What {
     },
     FlushScripts,
     Lookup(String),
+    /// A client acknowledges a delivery that has ended.
+    AckLate(usize, String),
 }
 
 /// The epoch that the caller of a removal has seen.
@@ -248,6 +250,7 @@ fn what(number: u32, rng: &mut Rng, mix: &Mix) -> What {
         961..966 if mix.configures => What::Configure(rng.u64(..)),
         961..987 => What::ClockToDue { before: rng.bool() },
         987..990 => What::FlushScripts,
+        990..994 => What::AckLate(group(rng, mix), id(rng, mix)),
         _ => What::Lookup(id(rng, mix)),
     }
 }

@@ -41,6 +41,8 @@ const SLACK: Duration = Duration::from_millis(100);
 const BATCH: usize = 50;
 /// The lease of messages that are being moved.
 const LEASE: Duration = Duration::from_secs(30);
+/// The time for which messages that do not tell their source stay invisible, so that others come first.
+const NO_SOURCE_FOR: Duration = Duration::from_secs(1);
 /// The longest time between two notes of a task's state.
 const NOTE_EVERY: Duration = Duration::from_millis(500);
 /// The time after its last note from which a task counts as failed: its gateway is gone.
@@ -363,6 +365,25 @@ enum Stop {
     Failed(String),
 }
 
+/// The reason why a message was not sent.
+enum NotSent {
+    /// It does not tell where it comes from.
+    NoSource,
+    /// The queue cannot take it.
+    Failed(String),
+}
+
+impl From<BrokerError> for NotSent {
+    fn from(error: BrokerError) -> Self {
+        Self::Failed(match error {
+            BrokerError::UnknownTopic(_) | BrokerError::BeingRemoved(_) => {
+                SqsError::no_queue().code().to_owned()
+            }
+            error => error.to_string(),
+        })
+    }
+}
+
 impl From<BrokerError> for Stop {
     fn from(error: BrokerError) -> Self {
         Self::Failed(error.to_string())
@@ -436,7 +457,7 @@ impl Moving {
             lease: Some(LEASE),
             consumer: None,
         };
-        let (begun, mut stranger) = (Instant::now(), None);
+        let (begun, mut strangers) = (Instant::now(), 0);
         // What comes back while the task runs stays.
         let mut left = self.task.to_move;
         while left > 0 {
@@ -448,34 +469,49 @@ impl Moving {
             };
             handed.delivered();
             left = left.saturating_sub(pulled.len() as u64);
-            let mut outcomes = Vec::new();
+            let (mut outcomes, mut broken) = (Vec::new(), None);
             for one in pulled {
                 let Ok(claims) = gateway.open(&one.token) else {
                     continue;
                 };
-                let outcome = match self.send(one).await {
+                let sent = match broken {
+                    None => self.send(one).await,
+                    // The others stay where they are.
+                    Some(_) => Err(NotSent::NoSource),
+                };
+                let outcome = match sent {
                     Ok(()) => {
                         self.task.moved += 1;
                         Outcome::Ack
                     }
-                    Err(why) => {
-                        stranger = Some(why);
-                        Outcome::defer(LEASE)
+                    Err(NotSent::NoSource) => {
+                        strangers += 1;
+                        Outcome::defer(NO_SOURCE_FOR)
+                    }
+                    Err(NotSent::Failed(why)) => {
+                        broken = Some(why);
+                        Outcome::defer(Duration::ZERO)
                     }
                 };
                 outcomes.push(Ok((claims, outcome)));
             }
             settle_all(gateway, outcomes).await;
+            if let Some(why) = broken {
+                return Err(Stop::Failed(why));
+            }
             if let Some(rate) = self.task.rate {
                 let due = Duration::from_secs_f64(self.task.moved as f64 / rate as f64);
                 self.wait(begun + due).await?;
             }
         }
-        stranger.map_or(Ok(()), |why| Err(Stop::Failed(why)))
+        match strangers {
+            0 => Ok(()),
+            _ => Err(Stop::Failed("CouldNotDetermineMessageSource".to_owned())),
+        }
     }
 
     /// Sends a message of the dead-letter queue to the queue where it goes.
-    async fn send(&self, pulled: Pulled) -> Result<(), String> {
+    async fn send(&self, pulled: Pulled) -> Result<(), NotSent> {
         let broker = &self.service.gateway.process().broker;
         let delivery = pulled.delivery;
         let to = match &self.destination {
@@ -484,11 +520,8 @@ impl Moving {
                 let source = delivery.headers.get(SOURCE);
                 let topic = source.and_then(|source| source.parse::<Topic>().ok());
                 let topic = topic.filter(|topic| self.reach.has_topic(topic));
-                let topic = topic.ok_or("CouldNotDetermineMessageSource")?;
-                broker
-                    .topic(&topic)
-                    .await
-                    .map_err(|error| error.to_string())?
+                let topic = topic.ok_or(NotSent::NoSource)?;
+                broker.topic(&topic).await?
             }
         };
         let mut headers = Headers::default();
@@ -527,12 +560,12 @@ impl Moving {
                         .first()
                         .is_none_or(|one| one.outcome == SendOutcome::Full);
                     return match is_full {
-                        true => Err(format!("the topic {} is full", to.name())),
+                        true => Err(NotSent::Failed(format!("the topic {} is full", to.name()))),
                         false => Ok(()),
                     };
                 }
                 Err(error) if error.is_retryable() => sleep(SLACK).await,
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             }
         }
     }

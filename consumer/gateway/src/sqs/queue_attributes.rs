@@ -26,8 +26,16 @@ pub(super) type Texts = BTreeMap<String, String>;
 /// Returns the attributes that the settings of a topic determine.
 pub(super) fn of_settings(name: &str, settings: &TopicSettings) -> BTreeMap<&'static str, String> {
     let sqs = &settings.sqs;
+    let timeout = if sqs.stays_visible {
+        Duration::ZERO
+    } else {
+        settings.lease
+    };
+    // Without a ttl, messages are kept for longer than SQS can say.
+    let retention = settings.ttl.map_or(MAX_RETENTION, |ttl| ttl.as_secs());
     let mut attributes = BTreeMap::from([
-        ("VisibilityTimeout", settings.lease.as_secs().to_string()),
+        ("VisibilityTimeout", timeout.as_secs().to_string()),
+        ("MessageRetentionPeriod", retention.to_string()),
         ("MaximumMessageSize", settings.max_payload.get().to_string()),
         ("DelaySeconds", sqs.delay.as_secs().to_string()),
         (
@@ -42,9 +50,6 @@ pub(super) fn of_settings(name: &str, settings: &TopicSettings) -> BTreeMap<&'st
         attributes.insert("ContentBasedDeduplication", content);
         attributes.insert("DeduplicationScope", "queue".to_owned());
         attributes.insert("FifoThroughputLimit", "perQueue".to_owned());
-    }
-    if let Some(ttl) = settings.ttl {
-        attributes.insert("MessageRetentionPeriod", ttl.as_secs().to_string());
     }
     for name in KEPT_ATTRIBUTES {
         if let Some(value) = sqs.attributes.get(name) {
@@ -118,9 +123,10 @@ pub(super) fn set(
     let is_fifo = name.ends_with(FIFO);
     let seconds = |least, most| number(attribute, value, least, most).map(Duration::from_secs);
     match attribute {
-        // The shortest lease stands for 0, as in `ReceiveMessage`.
         "VisibilityTimeout" => {
-            settings.lease = seconds(0, MAX_TIMEOUT.unsigned_abs())?.max(MIN_LEASE);
+            let timeout = seconds(0, MAX_TIMEOUT.unsigned_abs())?;
+            settings.sqs.stays_visible = timeout.is_zero();
+            settings.lease = timeout.max(MIN_LEASE);
         }
         "MaximumMessageSize" => {
             // That of a topic may be larger.

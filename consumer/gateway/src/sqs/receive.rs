@@ -7,15 +7,15 @@ use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lisa_consumer_core::Outcome;
-use lisa_core::message::{Headers, ORIGIN};
+use lisa_core::message::{Headers, MessageId, ORIGIN, OrderingKey};
+use lisa_core::topic::Topic;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use super::attributes::{self, Attribute, Attributes, md5_of, md5_of_attributes};
 use super::message_id::message_id;
 use super::protocol::{MEDIA_TYPE, SqsError, ok, or_default};
-use super::queue_attributes::MAX_TIMEOUT;
+use super::queue_attributes::{FIFO, MAX_TIMEOUT};
 use super::send::{
     DEDUPLICATION, GROUP, HASHED, SENDER, SENT, TRACE, TRACE_ATTRIBUTE, check_choice,
     sequence_numbers,
@@ -35,6 +35,9 @@ const ENCODING: &str = "lisa-encoding";
 /// The attribute with the id of a message that Lisa's other interfaces use. Only a request that names it gets it.
 const ID: &str = "lisa-id";
 
+/// The system attribute with the queue from which a message was forwarded, and the header that tells it.
+const SOURCE: &str = "DeadLetterQueueSourceArn";
+const GARBAGE_TOPIC: &str = "lisa-garbage-topic";
 /// The header with the attempts that a message had before it was forwarded from garbage.
 const GARBAGE_ATTEMPTS: &str = "lisa-garbage-attempts";
 
@@ -122,11 +125,13 @@ pub(super) async fn receive(call: &Call<'_>, request: Receive) -> Result<Respons
         check_choice("ReceiveRequestAttemptId", attempt)?;
     }
     let queue = call.queue(request.queue_url.as_deref()).await?;
+    let sqs = &queue.topic.settings().sqs;
+    let lease = lease.or(sqs.stays_visible.then_some(Duration::ZERO));
     let max = usize::try_from(max).unwrap_or(1);
     let options = PullOptions {
         max,
         max_per_key: if queue.is_fifo() { max } else { 1 },
-        wait: wait.unwrap_or(queue.topic.settings().sqs.wait),
+        wait: wait.unwrap_or(sqs.wait),
         lease: lease.map(|lease| lease.max(MIN_LEASE)),
         consumer: None,
     };
@@ -138,12 +143,15 @@ pub(super) async fn receive(call: &Call<'_>, request: Receive) -> Result<Respons
     )
     .await?;
     let is_xml = call.protocol == Protocol::Query;
-    let Some(Taken { pulled, handed }) = taken else {
+    let Some(Taken { mut pulled, handed }) = taken else {
         return match is_xml {
             true => xml::translate(ACTION, ok(&json!({})), call.id).await,
             false => Ok(ok(&json!({}))),
         };
     };
+    if queue.is_fifo() {
+        gather(&mut pulled);
+    }
     if lease.is_some_and(|lease| lease.is_zero()) {
         // The messages stay visible.
         let claims = pulled
@@ -170,9 +178,12 @@ pub(super) async fn receive(call: &Call<'_>, request: Receive) -> Result<Respons
     let messages = messages.map(|(pulled, body)| {
         let mut message = message(&request, pulled, body, is_fifo);
         let sequence = sequences.next().flatten();
-        message
-            .system
-            .extend(sequence.map(|number| (SEQUENCE, number)));
+        let source = source(call, pulled, is_fifo).filter(|_| request.wants(SOURCE));
+        let more = [
+            sequence.map(|number| (SEQUENCE, number)),
+            source.map(|arn| (SOURCE, arn)),
+        ];
+        message.system.extend(more.into_iter().flatten());
         message
     });
     let messages = messages.collect();
@@ -184,6 +195,17 @@ pub(super) async fn receive(call: &Call<'_>, request: Receive) -> Result<Respons
         }
         false => Ok(Answer::json(&messages, MEDIA_TYPE, handed)?),
     }
+}
+
+/// Puts the messages of a group one behind the other, as in SQS.
+fn gather(pulled: &mut [Pulled]) {
+    let mut groups: Vec<Option<OrderingKey>> = Vec::new();
+    for one in pulled.iter() {
+        if !groups.contains(&one.key) {
+            groups.push(one.key.clone());
+        }
+    }
+    pulled.sort_by_key(|one| groups.iter().position(|group| *group == one.key));
 }
 
 /// A payload as a text, and whether that text is its base64.
@@ -231,9 +253,10 @@ fn message<'a>(
     }
     let md5_of_attributes = (!attributes.is_empty()).then(|| md5_of_attributes(&attributes));
     Message {
-        id: origin(&delivery.headers)
-            .unwrap_or_else(|| message_id(&delivery.topic, &delivery.id))
-            .to_string(),
+        id: match origin(&delivery.headers) {
+            Some((topic, id)) => message_id(&topic, &id).to_string(),
+            None => message_id(&delivery.topic, &delivery.id).to_string(),
+        },
         handle: &pulled.token,
         body: &body.text,
         md5: md5_of(&body.text),
@@ -243,16 +266,27 @@ fn message<'a>(
     }
 }
 
-/// Returns the `MessageId` that a message had before it was forwarded from garbage.
-fn origin(headers: &Headers) -> Option<Uuid> {
+/// Returns the topic and the id that a message had before it was first forwarded from garbage.
+fn origin(headers: &Headers) -> Option<(Topic, MessageId)> {
     let (topic, id) = headers.get(ORIGIN)?.split_once('/')?;
-    Some(message_id(&topic.parse().ok()?, &id.parse().ok()?))
+    Some((topic.parse().ok()?, id.parse().ok()?))
+}
+
+/// Returns the ARN of the queue from which a message was forwarded to its dead-letter queue.
+fn source(call: &Call<'_>, pulled: &Pulled, is_fifo: bool) -> Option<String> {
+    let topic = pulled.delivery.headers.get(GARBAGE_TOPIC)?;
+    let suffix = if is_fifo { FIFO } else { "" };
+    Some(call.arn(&format!("{topic}{suffix}")))
 }
 
 fn system_attributes(pulled: &Pulled, is_fifo: bool) -> BTreeMap<&'static str, String> {
     let delivery = &pulled.delivery;
     let header = |name: &str| delivery.headers.get(name).map(str::to_owned);
-    let generated = || delivery.id.generated_at().map(|at| at.get().to_string());
+    let generated = || {
+        let origin = origin(&delivery.headers).map(|(_, id)| id);
+        let at = origin.unwrap_or_else(|| delivery.id.clone()).generated_at();
+        at.map(|at| at.get().to_string())
+    };
     // Only a message of another client, with an id of its own, has no time of the send.
     let sent = header(SENT).or_else(generated);
     let sent = sent.unwrap_or_else(|| delivery.due_at.get().to_string());

@@ -6,7 +6,7 @@ use axum::response::Response;
 use futures_util::future::join_all;
 use lisa_consumer_core::Outcome;
 use lisa_consumer_core::internals::Claims;
-use lisa_core::broker::Found;
+use lisa_core::broker::{Found, LateAck};
 use lisa_core::time::shorten;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -225,18 +225,32 @@ fn stale_or(problem: Problem) -> SqsError {
     SqsError::new(Kind::ReceiptHandleIsInvalid, message)
 }
 
-/// Turns a problem into an error, unless the message is gone anyway: a client may delete it twice.
+/// Turns a problem into an error, unless the message is gone: a client may delete it twice, or after its visibility timeout, if
+/// nobody has received it since.
 async fn unless_gone(gateway: &Gateway, claims: &Claims, problem: Problem) -> Result<(), SqsError> {
     if problem.code() == ProblemCode::Stale {
         let _slot = gateway.searches().begin(Client::current()).await?;
         let broker = &gateway.process().broker;
         let found = async {
             let topic = broker.topic(&claims.topic).await?;
-            broker.lookup(&topic, &claims.id, None).await
+            let (shard, group) = (claims.shard, &claims.group);
+            let delivery = (&claims.id, claims.entry);
+            let late = match topic.has(shard) {
+                true => {
+                    broker
+                        .ack_late(&topic, shard, group, delivery, claims.caller_id)
+                        .await?
+                }
+                false => LateAck::Unknown,
+            };
+            match late {
+                LateAck::Acked => Ok(None),
+                _ => broker.lookup(&topic, &claims.id, None).await.map(Some),
+            }
         };
         match found.await {
-            Ok(Found::Unknown { .. }) => return Ok(()),
-            Ok(Found::Stored { details, .. }) => {
+            Ok(None | Some(Found::Unknown { .. })) => return Ok(()),
+            Ok(Some(Found::Stored { details, .. })) => {
                 let mut copies = details.copies.iter();
                 let own = copies.find(|copy| copy.group == claims.group);
                 if own.is_some_and(|copy| copy.is_done) {

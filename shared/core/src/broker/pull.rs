@@ -9,7 +9,7 @@ use crate::broker::reply::{command, or_empty};
 use crate::broker::{Broker, BrokerError, MAX_BATCH, TopicHandle};
 use crate::keys::RegistryKeys;
 use crate::message::{EntryId, MessageId};
-use crate::scripts::TakeParked;
+use crate::scripts::{AckLate, LateAck, TakeParked};
 use crate::state::Attempt;
 use crate::time::{UnixMs, millis};
 use crate::topic::{Group, Shard};
@@ -111,6 +111,31 @@ impl Broker {
             each,
             items,
         };
+        self.general(topic, shard, Some(group), &call).await
+    }
+
+    /// Acknowledges a message whose delivery has ended without its consumer, unless the group has delivered it again since.
+    ///
+    /// `entry` is that delivery. An id that a caller chose can be used again once `dedup_window` has passed since the end of a
+    /// message, so an older delivery of such a message is not acknowledged: [`LateAck::Held`].
+    ///
+    /// # Errors
+    /// [`BrokerError`]. Calling again is safe.
+    pub async fn ack_late(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        (id, entry): (&MessageId, EntryId),
+        caller_id: bool,
+    ) -> Result<LateAck, BrokerError> {
+        let keys = topic.group_keys(shard, group)?;
+        let now = self.inner.connection.at(&keys.group.ready).clock().now_ms();
+        let window = millis(topic.settings().dedup_window);
+        if caller_id && entry.ms().saturating_add(window) <= now {
+            return Ok(LateAck::Held);
+        }
+        let call = AckLate { id, caller_id };
         self.general(topic, shard, Some(group), &call).await
     }
 

@@ -47,6 +47,7 @@ macro_rules! scripts {
                 MoveDue = "hot/move_due" for manager;
                 SendScript = "hot/send" for producer manager operator callbacks sqs;
                 Settle = "hot/settle" for consumer;
+                AckLate = "change/ack_late" for sqs;
                 Cancel = "change/cancel" for producer operator sqs;
                 Lookup = "change/lookup" for producer manager operator sqs;
                 Purge = "change/purge" for manager operator;

@@ -303,7 +303,7 @@ impl Reference {
     }
 
     /// Ends the merging: a later message of this merge key is a new one.
-    fn unmerge(&mut self, id: &MessageId) {
+    pub(super) fn unmerge(&mut self, id: &MessageId) {
         self.merge.retain(|_, indexed| indexed != id);
     }
 

@@ -2,7 +2,7 @@
 
 use super::copies::Where;
 use super::{CopyState, Holder, Reference, Rules, Tries, encoded};
-use lisa_core::broker::{Membership, Removed, Retired, Retirement};
+use lisa_core::broker::{LateAck, Membership, Removed, Retired, Retirement};
 use lisa_core::message::MessageId;
 use lisa_core::state::{CancelOutcome, End, RescheduleOutcome};
 use lisa_core::time::{UnixMs, When};
@@ -174,6 +174,41 @@ impl Reference {
         }
         self.finish([g]);
         requeued
+    }
+
+    /// Acknowledges a copy that comes again and is with no consumer.
+    pub(in super::super) fn ack_late(
+        &mut self,
+        clock: u64,
+        g: usize,
+        id: &MessageId,
+        caller_id: bool,
+    ) -> LateAck {
+        let Some(message) = self.messages.get(id) else {
+            return LateAck::Unknown;
+        };
+        if message.waiting {
+            return LateAck::Waiting;
+        } else if message.record.is_none() {
+            return LateAck::Unknown;
+        }
+        let survivor = message.meta.as_ref().is_some_and(|meta| meta.survivor);
+        let key = message.key();
+        let group = &mut self.groups[g];
+        let ready = group.stream.iter().filter(|d| d.holder == Holder::Ready);
+        let is_next = ready.take(100).any(|delivery| delivery.id == *id);
+        match group.states.get(id) {
+            Some(CopyState::Retry(_) | CopyState::Backlog | CopyState::Parked) => {}
+            Some(CopyState::Stream) if is_next => group.stream.retain(|d| d.id != *id),
+            _ => return LateAck::Held,
+        }
+        self.begin(clock, 20);
+        self.unmerge(id);
+        let kept = caller_id || survivor;
+        self.end_copy(g, id, "acked", kept.then_some(End::Acked));
+        self.release(g, id, &key);
+        self.finish([g]);
+        LateAck::Acked
     }
 
     pub(in super::super) fn purge(

@@ -46,6 +46,9 @@ fields! {
         [serde(with = "duration_text")]
         [cfg_attr(feature = "openapi", schema(value_type = String))]
         wait: Duration = Duration::ZERO, in ..=Duration::from_secs(20);
+        /// True if messages stay visible when they are received without a `VisibilityTimeout`, as if it were 0. Otherwise, the
+        /// `lease` of the topic applies.
+        stays_visible: bool = false;
         /// True for a FIFO queue, whose only name ends with `.fifo`; false for a standard queue, whose name does not. If unset,
         /// the queue has both names.
         fifo: Option<bool> = None;

@@ -1,0 +1,45 @@
+#!lua flags=allow-oom
+-- ack_late: acknowledges a message whose delivery has ended without its consumer, unless the group has delivered it again.
+--
+-- ARGV[3] group    number  consumer group: its index among all groups, from 1
+-- ARGV[4] id       text    message id
+-- ARGV[5] caller   0 or 1  1 if a caller chose the id
+--
+-- Returns 'acked'; or 'waiting'; or 'unknown'; or 'held', if it is in flight again, in garbage, or behind 100 others.
+-- Cost O(log N), and 100 entries of the stream.
+-- Safe to repeat: the second time it is unknown.
+local g, is_caller = read_sizes(groups[tonumber(ARGV[3])]), ARGV[5] == '1'
+local AHEAD = 100
+
+local m, where = locate(ARGV[4])
+if where then
+  return {where}
+end
+-- Removes the copy from what is ready, and returns whether it was there.
+local function remove_ready()
+  local delivered = g.stream > 0 and last_delivered(g)
+  for _, entry in ipairs(delivered and redis.call('XRANGE', g.ready, '(' .. delivered, '+', 'COUNT', AHEAD) or {}) do
+    if by_names(entry[2]).i == m.id then
+      g.stream = g.stream - 1
+      return redis.call('XDEL', g.ready, entry[1]) == 1
+    end
+  end
+  return false
+end
+local function remove()
+  if redis.call('ZREM', g.retry, member(m)) == 1 or redis.call('ZREM', g.parked, parked_member(m)) == 1 then
+    return true
+  elseif redis.call('ZREM', g.backlog, backlog_member(m)) == 1 then
+    g.gated = g.gated - 1
+    return true
+  end
+  return remove_ready()
+end
+if not remove() then
+  return {'held'}
+end
+end_copy(g, m, 'acked', (is_caller or m.is_survivor) and 0 or nil)
+unmerge(m)
+release(g, m)
+finish()
+return {'acked'}
