@@ -21,13 +21,15 @@ use super::send::{
     sequence_numbers,
 };
 use super::settle::RELEASED;
-use super::{ACCOUNT, Call, Protocol, xml};
+use super::{Call, Protocol, xml};
 use crate::answer::Answer;
 use crate::handed::Pulled;
 use crate::pull::{MIN_LEASE, PullOptions, Taken, take};
 use crate::settle::settle_all;
 
 const ACTION: &str = "ReceiveMessage";
+/// The sender of a message that was sent without a token, or not by an SQS client.
+const ANONYMOUS: &str = "anonymous";
 /// The attribute with the position of a message in its group.
 const SEQUENCE: &str = "SequenceNumber";
 /// The attribute of a message whose body is in base64, because its payload is not UTF-8.
@@ -315,7 +317,7 @@ fn system_attributes(pulled: &Pulled, is_fifo: bool) -> BTreeMap<&'static str, S
         ("MessageDeduplicationId", header(DEDUPLICATION).or_else(own)),
         (
             "SenderId",
-            header(SENDER).or_else(|| Some(ACCOUNT.to_owned())),
+            header(SENDER).or_else(|| Some(ANONYMOUS.to_owned())),
         ),
         (TRACE_ATTRIBUTE, header(TRACE)),
     ] {

@@ -54,7 +54,7 @@ async fn a_message_of_a_fifo_queue_needs_a_group_and_a_deduplication_id() {
         attributes["MessageDeduplicationId"],
         "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
     );
-    assert_eq!(attributes["SenderId"], "000000000000");
+    assert_eq!(attributes["SenderId"], "anonymous");
     assert_eq!(attributes["SequenceNumber"], first["SequenceNumber"]);
     // The delay of the queue is that of each message.
     let delay = of("q.fifo", json!({"Attributes": {"DelaySeconds": "900"}}));

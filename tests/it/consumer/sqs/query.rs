@@ -93,7 +93,6 @@ async fn an_older_client_sends_receives_and_deletes() {
     );
     let gone = post(&format!("Action=DeleteQueue&QueueUrl={url}")).await;
     assert!(!gone.contains("DeleteQueueResult"), "{gone}");
-    site.assert_drained("q").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
