@@ -104,6 +104,15 @@ impl io::Write for Length {
     }
 }
 
+/// Writes JSON without a buffer that is larger than the text.
+pub(super) fn exact_json(body: &impl Serialize) -> Vec<u8> {
+    let mut length = Length(0);
+    serde_json::to_writer(&mut length, body).expect(SERIALIZES);
+    let mut text = Vec::with_capacity(length.0);
+    serde_json::to_writer(&mut text, body).expect(SERIALIZES);
+    text
+}
+
 const SERIALIZES: &str = "texts and numbers always serialize";
 
 /// A body with deliveries. They are handed back unless the connection takes the body.

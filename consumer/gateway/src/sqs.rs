@@ -48,6 +48,7 @@ use lisa_service::http::{Problem, Reads, SQS_ROUTES, check_coding, unknown_route
 use serde::de::DeserializeOwned;
 
 use super::Gateway;
+use crate::answer::exact_json;
 use protocol::{Kind, MEDIA_TYPE, SqsError};
 use sigv4::{Authorization, hash_of};
 
@@ -324,7 +325,7 @@ async fn admit<'a>(
         tracing::Span::current().record("token", token.name());
     }
     if protocol == Protocol::Query {
-        bytes = read_form(&parts, &bytes, action)?;
+        bytes = read_form(&parts, bytes, action)?;
     }
     if let Some(token) = token {
         check_access(token, action, &service.options.group)?;
@@ -371,8 +372,8 @@ fn max_body(protocol: Protocol, action: &str) -> usize {
 }
 
 /// Reads a form: sets its action, and returns its parameters as JSON.
-fn read_form(parts: &Parts, body: &[u8], action: &mut String) -> Result<Bytes, SqsError> {
-    let form = query::Form::read(&parts.uri, body)?;
+fn read_form(parts: &Parts, body: Bytes, action: &mut String) -> Result<Bytes, SqsError> {
+    let form = query::Form::read(&parts.uri, &body)?;
     action.clone_from(&form.action);
     let is_of_queue = parts.uri.path() != "/";
     if is_of_queue && ["CreateQueue", "ListQueues"].contains(&action.as_str()) {
@@ -382,8 +383,9 @@ fn read_form(parts: &Parts, body: &[u8], action: &mut String) -> Result<Bytes, S
         let message = format!("The body must be at most {MAX_BODY} bytes long.");
         return Err(SqsError::new(Kind::MalformedQueryString, message));
     }
-    let json = serde_json::to_vec(&form.into_json()?).expect("texts and numbers serialize");
-    Ok(json.into())
+    // The JSON takes its memory.
+    drop(body);
+    Ok(exact_json(&form.into_json()?).into())
 }
 
 /// Checks that a token has the scope of an action, and reaches the groups that it concerns.

@@ -4,7 +4,7 @@ use super::tokens::routes;
 use super::{SOON, Victim};
 use futures_util::future::join_all;
 use lisa_consumer::gateway::sqs_actions;
-use lisa_tests::sqs::{JSON as AMZ_JSON, hex, signed, signed_text};
+use lisa_tests::sqs::{JSON as AMZ_JSON, hex, signed, signed_form, signed_text};
 use lisa_tests::{Api, Binary, Stopwatch, eventually, free_port};
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
@@ -59,6 +59,15 @@ fn shapes(bytes: usize) -> [Vec<(&'static str, String)>; 3] {
     ];
     let form = ("application/x-www-form-urlencoded", fill("", "x=1&", ""));
     [any, vec![form], of_sqs.map(|body| (AMZ_JSON, body)).into()]
+}
+
+/// Returns such bodies for clients of SQS that speak the older protocol.
+fn forms_of_sqs(bytes: usize) -> [String; 4] {
+    let begin = "Action=SendMessage&QueueUrl=t&MessageBody=";
+    ["x=1&", "\"", "%01", "a.1.b=&"].map(|unit| {
+        let count = (bytes - begin.len()) / unit.len();
+        format!("{begin}{}", unit.repeat(count))
+    })
 }
 
 /// A gateway that serves clients of SQS, with a token.
@@ -187,6 +196,10 @@ async fn with_a_token(bytes: usize) {
             check(&gateway.victim, action, body, request).await;
         }
     }
+    for body in forms_of_sqs(bytes) {
+        let request = signed_form(&gateway.api, "app", SECRET, "", &body);
+        check(&gateway.victim, "a form", &body, request).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -220,6 +233,10 @@ async fn without_a_token(bytes: usize) {
     for (_, body) in &of_sqs {
         let requests = sqs_actions().map(|action| gateway.forged(action).body(body.clone()));
         check(&gateway.victim, body, requests.collect()).await;
+    }
+    for body in forms_of_sqs(bytes) {
+        let request = || signed_form(&gateway.api, "app", "wrong", "", &body);
+        check(&gateway.victim, &body, (0..8).map(|_| request()).collect()).await;
     }
 }
 

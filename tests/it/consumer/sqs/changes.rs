@@ -102,6 +102,16 @@ async fn a_queue_is_created_changed_and_removed_by_calls() {
     // As soon as it is gone, the name is free, and the messages are gone.
     create(there, "made", json!({})).await.ok();
     let read = attributes(there, "made").await;
+    // Nothing is encrypted, and nothing is dropped.
+    assert_eq!(read["SqsManagedSseEnabled"], "false");
+    assert_eq!(read.get("MessageRetentionPeriod"), None);
+    create(here, "standard", json!({"FifoQueue": "false"}))
+        .await
+        .ok();
+    let long = format!("{}.fifo", "x".repeat(76));
+    create(here, &long, json!({"FifoQueue": "true"}))
+        .await
+        .fails("InvalidParameterValue");
     assert_eq!(
         (
             &read["VisibilityTimeout"],
@@ -116,6 +126,7 @@ async fn a_queue_is_created_changed_and_removed_by_calls() {
     actions.sort_by_key(ToString::to_string);
     let expected = [
         "change_topic",
+        "create_topic",
         "create_topic",
         "create_topic",
         "remove_topic",
