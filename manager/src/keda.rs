@@ -22,7 +22,7 @@ use axum::routing::post;
 use futures_util::{Stream, StreamExt, stream};
 use lisa_core::topic::Group;
 use lisa_service::config::KedaConfig;
-use lisa_service::http::auth::{Denied, Scope, Token, TokenSet};
+use lisa_service::http::auth::{Denied, Scope, Token, TokenSet, UNREAD};
 use lisa_service::http::{Problem, ProblemCode, admit_connection};
 use lisa_service::metrics::Metrics;
 use lisa_service::role::{Runtime, StartError};
@@ -209,6 +209,7 @@ impl Scaler {
             (false, Some(token)) => {
                 let checked = self.tokens.check(token, Scope::Read);
                 Some(checked.map_err(|denied| match denied {
+                    Denied::Unread => Status::unavailable(UNREAD),
                     Denied::Unknown => Status::unauthenticated("metadata.token: unknown token"),
                     Denied::Expired => Status::unauthenticated("metadata.token: the token has expired"),
                     Denied::Scope(_) | Denied::Reach(_) => Status::permission_denied(

@@ -287,7 +287,7 @@ impl Runtime {
         let spans = exporter.map(|exporter| exporter.spans(&config));
         Ok(Self {
             needs,
-            tokens: TokenSet::new(config.auth.tokens.clone()),
+            tokens: TokenSet::new(config.auth.tokens.clone()).awaiting_stored(),
             config,
             connection,
             broker,
@@ -492,7 +492,6 @@ impl Runtime {
         if !refused.is_empty() {
             return Err(StartError::Refused(refused.join("\n")));
         }
-        // Before the listeners are there: a stored token must not be refused because the process is new.
         tokens::read(&self.broker, &self.tokens).await?;
         tokens::follow(&self.supervisor, &self.shutdown, &self.broker, &self.tokens);
         self.readiness.met("checks");

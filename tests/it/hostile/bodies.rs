@@ -250,6 +250,7 @@ async fn a_body_that_is_no_object_changes_nothing_on_any_route() {
                 ("{group}", "g"),
                 ("{id}", "a"),
                 ("{schedule}", "s"),
+                ("{token}", "k"),
             ];
             let path = names.iter().fold(path.clone(), |path, (name, value)| {
                 path.replace(name, value)
@@ -270,7 +271,13 @@ async fn a_body_that_is_no_object_changes_nothing_on_any_route() {
                 // An empty body is an object without fields, which each route refuses: settings because of the topic, which the
                 // configuration declares.
                 let is_settings = body.is_empty() && operation["operationId"] == "put_topic";
-                let refused = if is_settings { 409 } else { 422 };
+                // A rotation without fields begins; there is no such token.
+                let is_rotation = body.is_empty() && operation["operationId"] == "rotate_token";
+                let refused = match (is_settings, is_rotation) {
+                    (true, _) => 409,
+                    (_, true) => 404,
+                    (false, false) => 422,
+                };
                 assert_eq!(status, refused, "{method} {path} {body}: {text}");
                 let is_object = !text.contains("body is not valid: expected a JSON object");
                 assert_eq!(is_object, body.is_empty(), "{method} {path} {body}: {text}");
@@ -278,8 +285,8 @@ async fn a_body_that_is_no_object_changes_nothing_on_any_route() {
         }
     }
     assert_eq!(
-        routes, 8,
-        "reschedule, also by key, requeue, purge, garbage jobs, settings, schedules and backfills"
+        routes, 10,
+        "reschedule, also by key, requeue, purge, garbage jobs, settings, schedules, backfills, tokens and rotations"
     );
     let lines = [json!([1]), json!([1, null, null]), Value::Null, json!("{}")];
     for result in api.batch("t", &lines).await {

@@ -71,11 +71,16 @@ impl Scope {
 /// The refusal of an expired token.
 pub const EXPIRED: &str = "the token has expired";
 
+/// The refusal of a token that may be a stored one, before those are read.
+pub const UNREAD: &str = "the tokens are not read from Redis yet: nothing was done";
+
 /// The reason why a request is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
     /// The token is missing, malformed, or neither configured nor stored.
     Unknown,
+    /// The token is not configured, and the stored tokens are not read yet.
+    Unread,
     /// The token has expired.
     Expired,
     /// The token is known but lacks this scope.
@@ -87,6 +92,7 @@ pub enum Denied {
 impl IntoResponse for Denied {
     fn into_response(self) -> Response {
         let (code, detail, challenge) = match self {
+            Self::Unread => return Problem::new(ProblemCode::Unavailable, UNREAD).into_response(),
             Self::Unknown => (
                 ProblemCode::Unauthorized,
                 "send a valid token in the header Authorization: Bearer <token>".to_owned(),
@@ -136,6 +142,19 @@ impl TokenSet {
         }
     }
 
+    /// Waits for stored tokens: until [`TokenSet::follow`], a token that is not configured may be one of them.
+    #[must_use]
+    pub fn awaiting_stored(self) -> Self {
+        self.stored.forget();
+        self
+    }
+
+    /// Returns true unless the stored tokens are still to be read.
+    #[must_use]
+    pub fn are_read(&self) -> bool {
+        self.stored.known().is_read
+    }
+
     /// Returns whether there is no configured token, so that nothing is protected.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -160,6 +179,7 @@ impl TokenSet {
     /// The token is unknown, has expired, or lacks the scope.
     pub fn check(&self, presented: &str, scope: Scope) -> Result<Arc<Token>, Denied> {
         match self.known(presented) {
+            None if !self.are_read() => Err(Denied::Unread),
             None => Err(Denied::Unknown),
             Some(token) if token.has_expired() => Err(Denied::Expired),
             Some(token) if !token.has(scope) => Err(Denied::Scope(scope)),

@@ -13,8 +13,10 @@ use super::{Token, TokenRecord};
 pub(super) struct StoredTokens(Arc<RwLock<Arc<Known>>>);
 
 /// The stored tokens of one version.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Known {
+    /// False until the tokens are read for the first time.
+    pub(super) is_read: bool,
     pub(super) version: u64,
     /// By each of their hashes. A look-up costs the same for any number of tokens. Its time may depend on the hash, which reveals
     /// nothing: nobody can choose a text by its hash.
@@ -23,7 +25,27 @@ pub(super) struct Known {
     pub(super) has_limited: bool,
 }
 
+impl Default for Known {
+    fn default() -> Self {
+        Self {
+            is_read: true,
+            version: 0,
+            by_hash: HashMap::new(),
+            by_name: BTreeMap::new(),
+            has_limited: false,
+        }
+    }
+}
+
 impl StoredTokens {
+    /// Forgets all tokens, until they are read.
+    pub(super) fn forget(&self) {
+        *self.0.write() = Arc::new(Known {
+            is_read: false,
+            ..Known::default()
+        });
+    }
+
     pub(super) fn known(&self) -> Arc<Known> {
         self.0.read().clone()
     }
@@ -72,6 +94,7 @@ impl StoredTokens {
 
 #[cfg(test)]
 mod tests {
+    use axum::response::IntoResponse;
     use lisa_core::broker::StoredToken;
     use lisa_core::time::UnixMs;
     use sha2::{Digest, Sha256};
@@ -139,6 +162,14 @@ mod tests {
         assert!(clone.named("app").is_none() && clone.named("file").is_some());
         set.follow(&AllTokens::default());
         assert_eq!((name("same as b"), clone.version()), (None, 0));
+        assert_eq!(clone.check("same as b", Scope::Send), Err(Denied::Unknown));
+        // A client must not take a process that is new for one that does not know its token.
+        let new = set.awaiting_stored();
+        assert_eq!(new.check("same as b", Scope::Send), Err(Denied::Unread));
+        assert!(new.check("file", Scope::Send).is_ok());
+        assert_eq!(Denied::Unread.into_response().status(), 503);
+        new.follow(&AllTokens::default());
+        assert_eq!(new.check("same as b", Scope::Send), Err(Denied::Unknown));
     }
 
     #[test]
