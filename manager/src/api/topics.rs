@@ -176,9 +176,14 @@ pub(super) async fn put(
     let settings = read_settings(&body, before.as_deref(), &api.config.topic_defaults)?;
     topics::not_in_file(&api.config, &name)?;
     let to = settings.garbage.topic.as_ref();
-    let is_new = before.as_ref().is_none_or(|before| before.settings().garbage.topic.as_ref() != to);
+    let is_new = before
+        .as_ref()
+        .is_none_or(|before| before.settings().garbage.topic.as_ref() != to);
     if to.is_some_and(|to| is_new && !reaches(to)) {
-        return Err(invalid("garbage.topic", &"the token does not reach this topic"));
+        return Err(invalid(
+            "garbage.topic",
+            &"the token does not reach this topic",
+        ));
     }
     let (verb, status, changes) = match &before {
         Some(before) => {

@@ -1,6 +1,7 @@
 //! Clients of Amazon SQS at a gateway, with raw requests to the real programs. `make clients` runs the SDKs.
 
 mod changes;
+mod dead_letters;
 mod fifo;
 mod groups;
 mod purge;
@@ -167,9 +168,9 @@ async fn a_request_that_is_not_of_the_protocol_says_what_is_wrong() {
         ),
         (
             "CancelMessageMoveTask",
-            json!({}),
-            "UnsupportedOperation",
-            "CancelMessageMoveTask",
+            json!({"TaskHandle": "x"}),
+            "InvalidParameterValue",
+            "TaskHandle",
         ),
         (
             "SendMessage",
@@ -326,15 +327,21 @@ async fn a_request_that_is_not_of_the_protocol_says_what_is_wrong() {
         ),
         (
             "StartMessageMoveTask",
-            json!({"SourceArn": "a:other"}),
+            json!({"SourceArn": "arn:aws:sqs:us-east-1:000000000000:other"}),
             "ResourceNotFoundException",
-            "does not exist",
+            "SourceArn",
         ),
         (
             "StartMessageMoveTask",
-            json!({"SourceArn": "a:t", "DestinationArn": "a:u"}),
-            "UnsupportedOperation",
-            "DestinationArn",
+            json!({"SourceArn": "arn:aws:sqs:us-east-1:000000000000:t"}),
+            "InvalidParameterValue",
+            "Dead Letter Queue",
+        ),
+        (
+            "ListMessageMoveTasks",
+            json!({"SourceArn": "t"}),
+            "InvalidParameterValue",
+            "arn:<partition>",
         ),
     ] {
         let message = call(api, action, body.clone()).await.fails(shape);

@@ -68,7 +68,7 @@ kinds! {
         QueueNameExists = "QueueAlreadyExists", BAD_REQUEST;
         ReceiptHandleIsInvalid = "ReceiptHandleIsInvalid", BAD_REQUEST;
         RequestThrottled = "RequestThrottled", BAD_REQUEST;
-        ResourceNotFoundException = "ResourceNotFoundException", BAD_REQUEST;
+        ResourceNotFoundException = "ResourceNotFoundException", NOT_FOUND;
         TooManyEntriesInBatchRequest = "AWS.SimpleQueueService.TooManyEntriesInBatchRequest", BAD_REQUEST;
         UnsupportedOperation = "AWS.SimpleQueueService.UnsupportedOperation", BAD_REQUEST;
     }

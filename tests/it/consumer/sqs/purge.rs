@@ -74,11 +74,13 @@ async fn a_purge_removes_what_was_sent_before_its_answer_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn purges_and_requeues_are_in_the_audit_log() {
-    let site = site("[topics.t]").await;
+    let site = site("[topics.t]\nmax_attempts = 1").await;
     let api = site.api(0);
     send(api, "t", json!({"MessageBody": "x", "DelaySeconds": 600})).await;
     call(api, "PurgeQueue", of("t", json!({}))).await.ok();
-    let task = json!({ "SourceArn": "a:t" });
+    send(api, "t", json!({"MessageBody": "y"})).await;
+    receive(api, "t", json!({"VisibilityTimeout": 0})).await;
+    let task = json!({ "SourceArn": "arn:aws:sqs:us-east-1:000000000000:t" });
     call(api, "StartMessageMoveTask", task).await.ok();
     let seen = eventually(SOON, async || {
         let log = site.manager.get_json("/v1/audit").await["entries"].clone();
@@ -101,7 +103,7 @@ async fn purges_and_requeues_are_in_the_audit_log() {
     assert_eq!(
         seen,
         [
-            "sqs requeue t default 0 requeued",
+            "sqs requeue t default 1 requeued",
             "sqs purge_queue t default 1 removed"
         ]
     );
