@@ -354,7 +354,7 @@ struct Moving {
     task: Task,
     source: Arc<TopicHandle>,
     destination: Option<Arc<TopicHandle>>,
-    /// What the token of the client reaches.
+    /// The topics that the token of the client reaches.
     reach: Arc<Reach>,
     noted: Instant,
 }

@@ -15,7 +15,7 @@ const STOP: &str = ":stop";
 pub struct StoredMoveTask {
     /// Its id.
     pub id: String,
-    /// What its gateway noted last.
+    /// The last note of its gateway.
     pub note: String,
     /// True if it is to stop.
     pub is_stopping: bool,
@@ -56,7 +56,7 @@ impl Broker {
         Ok(stop == 1)
     }
 
-    /// Tells a move task to stop. Its gateway learns of it when it next notes the state of the task.
+    /// Stops a move task. Its gateway learns of it when it next notes the state of the task.
     ///
     /// # Errors
     /// [`BrokerError`]. The call can be repeated.

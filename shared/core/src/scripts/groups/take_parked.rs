@@ -27,7 +27,7 @@ operation! {
             args.text(id.as_str());
         },
     }
-    /// What was delivered, in the order of each key.
+    /// The new deliveries, in the order of each key.
     reply Vec<(MessageId, Attempt)> { "taken" => reply.rest(delivery) }
 }
 
