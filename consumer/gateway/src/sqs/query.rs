@@ -184,6 +184,11 @@ fn object(table: Table) -> Result<Value, SqsError> {
             }
             object.insert((*member).to_owned(), entries.into());
         } else if let Node::Text(text) = node {
+            // An SDK sends an empty list under the name of its member.
+            let mut members = LISTS.iter().map(|(_, member)| *member);
+            if text.is_empty() && members.any(|member| member == name) {
+                continue;
+            }
             let value = match NUMBERS.contains(&name.as_str()) {
                 true => number(&name, &text)?,
                 false => text.into(),
@@ -271,7 +276,8 @@ mod tests {
             assert!(error.contains(part), "{error}");
         }
         // What is neither a list nor a map is ignored, and so is a second value.
-        let (_, json) = read("Action=x&A.1=b&TagKey=c&D=e&D=f", "").unwrap();
+        let lists = "&Entries=&MessageAttributeNames=";
+        let (_, json) = read(&format!("Action=x&A.1=b&TagKey=c&D=e&D=f{lists}"), "").unwrap();
         assert_eq!(json, json!({"D": "e", "TagKeys": ["c"]}));
     }
 }
