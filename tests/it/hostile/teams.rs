@@ -176,6 +176,9 @@ impl Teams {
             let (status, body) = call(&api, &Method::PUT, &path, &schedule).await;
             assert_eq!(status, expected, "{name} to {topic}: {body}");
         }
+        // A page does not say how many entries of others there are.
+        let audit = self.api("shop-read").get_json("/v1/audit?limit=1").await;
+        assert_eq!(audit["entries"][0]["topic"], "shop-a", "{audit}");
         // Garbage cannot be forwarded to another team.
         for (topic, expected) in [("bank", 422), ("shop-a", 201)] {
             let settings = json!({ "garbage": { "topic": topic } });
@@ -183,9 +186,6 @@ impl Teams {
             let (status, body) = call(&api, &Method::PUT, path, &settings).await;
             assert_eq!(status, expected, "garbage to {topic}: {body}");
         }
-        // A page does not say how many entries of others there are.
-        let audit = self.api("shop-read").get_json("/v1/audit?limit=1").await;
-        assert_eq!(audit["entries"][0]["topic"], "shop-a", "{audit}");
         let job = self.api("all-read").get_json("/v1/garbage/jobs").await;
         let jobs = job["jobs"].as_array().expect("jobs");
         let of_bank = jobs.iter().find(|job| job["topic"] == "bank").expect("one");

@@ -136,7 +136,7 @@ pub(super) async fn start(call: &Call<'_>, request: Start) -> Result<Response, S
     let rate = request.max_number_of_messages_per_second;
     let rate = rate.map(|rate| within("MaxNumberOfMessagesPerSecond", rate, 1, MAX_RATE));
     let rate = rate.transpose()?;
-    let is_fed = is_dead_letter_queue(call, source.name());
+    let is_fed = is_dead_letter_queue(call, source.name()).await?;
     let broker = &call.gateway().process().broker;
     let stats = broker.stats(&source).await;
     let stats = stats.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
@@ -197,12 +197,22 @@ pub(super) async fn start(call: &Call<'_>, request: Start) -> Result<Response, S
 }
 
 /// Returns true if the garbage of another topic is forwarded to this one.
-fn is_dead_letter_queue(call: &Call<'_>, topic: &Topic) -> bool {
-    let topics = call.gateway().process().broker.known_topics();
-    let mut targets = topics
-        .iter()
-        .filter_map(|other| other.settings().garbage.topic.as_ref());
-    targets.any(|target| target == topic)
+async fn is_dead_letter_queue(call: &Call<'_>, topic: &Topic) -> Result<bool, SqsError> {
+    let broker = &call.gateway().process().broker;
+    let is_target = || {
+        let topics = broker.known_topics();
+        let mut targets = topics
+            .iter()
+            .filter_map(|other| other.settings().garbage.topic.as_ref());
+        targets.any(|target| target == topic)
+    };
+    if is_target() {
+        return Ok(true);
+    }
+    // The gateway may not know a new one.
+    let refreshed = broker.refresh().await;
+    refreshed.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
+    Ok(is_target())
 }
 
 /// Reads all tasks, the newest first.

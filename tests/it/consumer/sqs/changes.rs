@@ -104,7 +104,7 @@ async fn a_queue_is_created_changed_and_removed_by_calls() {
     let read = attributes(there, "made").await;
     // Nothing is encrypted, and nothing is dropped.
     assert_eq!(read["SqsManagedSseEnabled"], "false");
-    assert_eq!(read.get("MessageRetentionPeriod"), None);
+    assert_eq!(read.get("MessageRetentionPeriod"), Some(&json!("1209600")));
     create(here, "standard", json!({"FifoQueue": "false"}))
         .await
         .ok();
