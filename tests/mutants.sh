@@ -166,9 +166,11 @@ together: one that comes again keeps the key|transitions.lua|      if without(he
 together: taken past what is ready|take_parked.lua| or #redis.call('XRANGE', g.ready, '(' .. delivered, '+', 'COUNT', 1) > 0|
 together: taken past a gate|take_parked.lua|and not is_gated(g) |
 together: the key is left to the first|take_parked.lua|redis.call('HSET', g.holder, m.key, holders)|
-together: taken twice|take_parked.lua|holder(g, m.key) == m.id|without(holder(g, m.key), m.id)
-together: taken for a delivery that is settled|take_parked.lua| and #redis.call('XPENDING', g.ready, g.name, entry, entry, 1) > 0|
-together: more than were asked for|take_parked.lua|math.min(each, most - sent, budget)|math.min(most - sent, budget)
+together: taken twice|take_parked.lua|holder(g, m.key) ~= m.id|not without(holder(g, m.key), m.id)
+together: taken for a delivery that is settled|take_parked.lua| or #redis.call('XPENDING', g.ready, g.name, entry, entry, 1) == 0|
+together: more of a key than were asked for|take_parked.lua|math.min(each - 1, most - kept - sent, budget)|math.min(most - kept - sent, budget)
+together: more than were asked for|take_parked.lua|while kept < count_of_items and kept + sent < most do|while kept < count_of_items do
+together: who finds no place stays in flight|take_parked.lua|for i = kept + 1, count_of_items do|for i = kept + 1, 0 do
 parked bound without NUL|transitions.lua|'[' .. key .. '\0', '(' .. key .. '\1'|'[' .. key, '(' .. key .. '~'
 parked by arrival only|copies.lua|return m.key .. '\0' .. backlog_member(m)|return m.key .. '\0' .. string.format('%014d%012d', 0, m.seq) .. m.id
 backlog by due time only|transitions.lua|whole(-m.priority), backlog_member(m)|0, backlog_member(m)

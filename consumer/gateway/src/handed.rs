@@ -156,6 +156,7 @@ impl Handed {
     }
 
     /// Adds the messages behind the deliveries in their ordering keys: up to `max` deliveries in all, and `max_per_key` of a key.
+    /// Those of the first key come first; a delivery that finds no place is ready again.
     ///
     /// # Errors
     /// Redis does not answer. Messages that it then delivers come again after the lease of the topic.
@@ -164,23 +165,30 @@ impl Handed {
         max: usize,
         max_per_key: usize,
     ) -> Result<(), Problem> {
-        let (most, each) = (max.saturating_sub(self.items.len()), max_per_key - 1);
-        if most == 0 || each == 0 {
+        if max == 1 || max_per_key == 1 {
             return Ok(());
         }
-        let items = self
-            .items
-            .iter()
-            .map(|(id, attempt)| (id.clone(), attempt.entry));
-        let items: Vec<_> = items.collect();
+        let items = self.items.iter();
+        let items: Vec<_> = items
+            .map(|(id, attempt)| (id.clone(), attempt.entry))
+            .collect();
         let process = self.gateway.process();
         let (topic, group) = (&self.topic, &self.group.group);
         let taken = process
             .broker
-            .take_parked(topic, self.shard, group, &process.name, &items, most, each)
+            .take_parked(
+                topic,
+                self.shard,
+                group,
+                &process.name,
+                &items,
+                max,
+                max_per_key,
+            )
             .await
             .map_err(failed)?;
-        self.items.extend(taken);
+        self.items.truncate(taken.kept);
+        self.items.extend(taken.more);
         Ok(())
     }
 

@@ -118,8 +118,6 @@ pub fn actions() -> impl Iterator<Item = &'static str> {
     ACTIONS.iter().map(|(name, ..)| *name)
 }
 
-/// The actions that Lisa does not have.
-
 /// The options with which a gateway serves clients of Amazon SQS.
 #[derive(Debug)]
 pub struct SqsOptions {

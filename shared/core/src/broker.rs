@@ -100,7 +100,7 @@ pub use crate::state::{Settlement, Verdict};
 pub use crate::scripts::{
     Cleaned, Fault, FireResult, Fired, FiredOf, Forgotten, Holder, JobChange, LateAck, MissedTimes,
     Moved, ParkedKey, Progress, Removal, Removed, Retired, Retirement, SchedulePut,
-    ScheduleRemoved, TakenFire, TakenFires, TokenChange,
+    ScheduleRemoved, TakenFire, TakenFires, TakenParked, TokenChange,
 };
 
 use redis::{Cmd, Value};

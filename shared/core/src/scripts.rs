@@ -89,6 +89,7 @@ pub use doctor::examine::Fault;
 pub use groups::parked_keys::{Holder, ParkedKey};
 pub use groups::remove_group::Removed;
 pub use groups::retire::{Retired, Retirement};
+pub use groups::take_parked::TakenParked;
 pub use hot::move_due::Moved;
 pub use maintenance::clean::Cleaned;
 pub use maintenance::forget::Forgotten;

@@ -44,24 +44,30 @@ impl Run {
                     let taken = broker
                         .take_parked(&topic, shard, &group, consumer, &items, count, each)
                         .await?;
-                    let more = reference.take_parked(clock, g, consumer, &expected, (count, each));
+                    let (kept, more) =
+                        reference.take_parked(clock, g, consumer, &expected, (count, each));
                     let index = usize::from(shard.get());
                     let watched = self.watch.look(index, reference, clock);
                     watched.map_err(Stop::Violation)?;
-                    let ids: Vec<_> = taken.iter().map(|(id, _)| id).collect();
+                    same("kept", taken.kept, kept)?;
+                    expected.truncate(kept);
+                    read.truncate(kept);
+                    let ids: Vec<_> = taken.more.iter().map(|(id, _)| id).collect();
                     same("taken", ids, more.iter().map(|d| &d.id).collect())?;
                     let of_group = &mut reference.groups[g];
-                    let first = of_group.stream.len() - taken.len();
-                    for (delivery, (id, attempt)) in of_group.stream[first..].iter_mut().zip(taken)
-                    {
+                    for (mut delivery, (id, attempt)) in more.into_iter().zip(taken.more) {
                         delivery.entry = Some(attempt.entry);
                         of_group.last_delivered = delivery.entry;
+                        let mut stream = of_group.stream.iter_mut();
+                        if let Some(there) = stream.find(|there| there.id == id) {
+                            there.entry = delivery.entry;
+                        }
                         let one = Read {
                             id: Some(id),
                             attempt,
                         };
-                        same("taken", fields_of(&one), fields(delivery))?;
-                        expected.push(delivery.clone());
+                        same("taken", fields_of(&one), fields(&delivery))?;
+                        expected.push(delivery);
                         read.push(one);
                     }
                 }

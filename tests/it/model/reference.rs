@@ -449,7 +449,8 @@ impl Reference {
         read
     }
 
-    /// Delivers parked messages to the consumer that has just read `items`, their holders: up to `most`, and `each` of a key.
+    /// Delivers parked messages to the consumer that has just read `items`, their holders: up to `most` in all, and `each` of a
+    /// key. Returns how many of `items` it keeps, and the new deliveries.
     pub(super) fn take_parked(
         &mut self,
         clock: u64,
@@ -457,17 +458,21 @@ impl Reference {
         consumer: &str,
         items: &[Delivery],
         (most, each): (usize, usize),
-    ) -> Vec<Delivery> {
+    ) -> (usize, Vec<Delivery>) {
         let group = &self.groups[g];
         let is_ready = |d: &Delivery| d.holder == Holder::Ready;
         let has_parked = group.count(|state| *state == CopyState::Parked) > 0;
         if !has_parked || self.is_gated(g) || group.stream.iter().any(is_ready) {
-            return Vec::new();
+            return (items.len(), Vec::new());
         }
         self.begin(clock, most);
-        let mut sent = 0;
+        let (mut kept, mut sent) = (0, 0);
         for item in items {
-            let room = (most - sent).min(each);
+            if kept + sent >= most {
+                break;
+            }
+            kept += 1;
+            let room = (most - kept - sent).min(each - 1);
             let room = room.min(usize::try_from(self.call.budget).unwrap_or(0));
             let key = self.message(&item.id).key();
             let group = &self.groups[g];
@@ -488,17 +493,29 @@ impl Reference {
                 holders.insert(key, Holders::Together(together));
             }
         }
+        let first = self.groups[g].stream.len() - sent;
+        let mut taken: Vec<_> = self.groups[g].stream[first..].to_vec();
+        for item in &items[kept..] {
+            let stream = &mut self.groups[g].stream;
+            if let Some(place) = stream.iter().position(|d| d.entry == item.entry) {
+                let delivery = stream.remove(place);
+                self.emit(g, &delivery.id, Some(delivery.due));
+            }
+        }
         self.finish([g]);
-        let mut taken = Vec::new();
-        for delivery in self.groups[g].stream.iter_mut().rev().take(sent) {
+        for delivery in &mut taken {
             delivery.holder = Holder::Held {
                 consumer: consumer.to_owned(),
                 mark: Mark::None,
                 aged: false,
             };
-            taken.insert(0, delivery.clone());
         }
-        taken
+        for delivery in &mut self.groups[g].stream {
+            if let Some(taken) = taken.iter().find(|taken| taken.id == delivery.id) {
+                delivery.holder = taken.holder.clone();
+            }
+        }
+        (kept, taken)
     }
 
     /// All times at which something becomes due, is not worth delivering any more, or may be forgotten.

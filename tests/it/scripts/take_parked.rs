@@ -1,7 +1,7 @@
 //! take_parked: delivers parked messages together with the holder of their key.
 
 use super::stage::Asking;
-use lisa_core::broker::{Read, Verdict};
+use lisa_core::broker::{Read, TakenParked, Verdict};
 use lisa_core::message::{EntryId, MessageId, PreparedMessage};
 use lisa_core::state::Attempt;
 use lisa_core::time::When;
@@ -22,8 +22,14 @@ async fn relay_of(messages: &[PreparedMessage], settings: TopicSettings) -> Rela
     relay
 }
 
-/// Takes up to `most` messages behind what was read, up to `each` of a key.
+/// Takes messages behind what was read: up to `most` in all, and `each` of a key.
 async fn take(relay: &Relay, read: &[Read], most: usize, each: usize) -> Vec<(MessageId, Attempt)> {
+    let taken = take_with(relay, read, most, each).await;
+    assert_eq!(taken.kept, read.len());
+    taken.more
+}
+
+async fn take_with(relay: &Relay, read: &[Read], most: usize, each: usize) -> TakenParked {
     let items = read.iter();
     let items = items.map(|read| (read.id.clone().expect("a message"), read.attempt.entry));
     let items: Vec<(MessageId, EntryId)> = items.collect();
@@ -56,7 +62,7 @@ async fn messages_of_a_key_come_together_and_those_behind_wait_for_all_of_them()
     let sent = ["a1", "a2", "a3", "a4"].map(|id| keyed(id, "a"));
     let relay = relay_of(&sent, settings()).await;
     let first = relay.read(10).await;
-    let taken = take(&relay, &first, 10, 2).await;
+    let taken = take(&relay, &first, 10, 3).await;
     assert_eq!(ids(&taken), ["a2", "a3"]);
     assert_eq!(relay.hash("holder:default").await["a"], " a1 a2 a3 ");
     let attempts = taken.iter().map(|(_, attempt)| attempt.number);
@@ -109,7 +115,7 @@ async fn nothing_is_taken_past_what_is_ready_a_gate_or_another_holder() {
     assert!(take(&relay, &first, 10, 9).await.is_empty(), "b1 is ready");
     let mut all = relay.read(10).await;
     all.extend(first);
-    assert_eq!(ids(&take(&relay, &all, 2, 1).await), ["b2", "a2"]);
+    assert_eq!(ids(&take(&relay, &all, 4, 2).await), ["b2", "a2"]);
     assert!(take(&relay, &all, 10, 9).await.is_empty(), "they are two");
 
     let limited = TopicSettings {
@@ -136,7 +142,7 @@ async fn garbage_that_blocks_a_key_blocks_it_after_the_others() {
     let sent = ["a1", "a2", "a3"].map(|id| keyed(id, "a"));
     let relay = relay_of(&sent, blocking).await;
     let first = relay.read(1).await;
-    let taken = take(&relay, &first, 1, 1).await;
+    let taken = take(&relay, &first, 2, 9).await;
     let error = "no".to_owned();
     relay.settle(&first[0], Verdict::Reject { error }).await;
     let second = as_read(taken.into_iter().next().unwrap());
@@ -152,4 +158,30 @@ async fn garbage_that_blocks_a_key_blocks_it_after_the_others() {
     assert_eq!(read_ids(&relay).await, ["a1"]);
     assert_eq!(relay.hash("holder:default").await["a"], "a1");
     relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn the_first_key_fills_the_places_and_what_finds_none_is_ready_again() {
+    let sent = ["a1", "a2", "a3"].map(|id| keyed(id, "a"));
+    let sent = sent
+        .into_iter()
+        .chain(["b1", "c1"].map(|id| keyed(id, &id[..1])));
+    let relay = relay_of(&sent.collect::<Vec<_>>(), settings()).await;
+    let read = relay.read(3).await;
+    let taken = take_with(&relay, &read, 3, 9).await;
+    assert_eq!((taken.kept, ids(&taken.more)), (1, vec!["a2", "a3"]));
+    let stale = relay.settle(&read[1], Verdict::Ack).await;
+    assert_eq!(stale, lisa_core::state::Settled::Stale);
+    // Not charged.
+    for expected in ["b1", "c1"] {
+        let read = relay.read_one().await;
+        assert_eq!(read.id.as_ref().unwrap().as_str(), expected);
+        assert_eq!(read.attempt.number, 1);
+        relay.settle(&read, Verdict::Ack).await;
+    }
+    relay.settle(&read[0], Verdict::Ack).await;
+    for one in taken.more.into_iter().map(as_read) {
+        relay.settle(&one, Verdict::Ack).await;
+    }
+    relay.assert_drained().await;
 }

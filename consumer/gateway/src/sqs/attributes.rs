@@ -245,7 +245,8 @@ pub(super) fn forbidden(text: &str) -> Option<char> {
 /// Returns the attributes of a message. Headers that no SQS client set are attributes of the type `String`.
 pub(super) fn from_headers(headers: &Headers) -> Attributes {
     let mut attributes = Attributes::new();
-    for (name, value) in headers.iter().filter(|(name, _)| !name.starts_with("sqs-")) {
+    let is_own = |name: &str| name.starts_with("sqs-") || Headers::is_reserved(name);
+    for (name, value) in headers.iter().filter(|(name, _)| !is_own(name)) {
         attributes.insert(name.to_owned(), Attribute::text(value));
     }
     let index = headers

@@ -143,12 +143,23 @@ impl Verb {
                     Ok((claims, ended.next()))
                 });
                 let results: Vec<Result<_, SqsError>> = results.collect();
-                join_all(results.into_iter().map(async |result| {
+                let results = results.into_iter().zip(changes);
+                join_all(results.map(async |(result, change)| {
                     let (claims, ended) = result?;
-                    match ended {
-                        Some(Err(problem)) => unless_gone(gateway, &claims, problem).await,
-                        _ => Ok(()),
-                    }
+                    let Some(Err(problem)) = ended else {
+                        return Ok(());
+                    };
+                    let is_fifo = queue.is_fifo();
+                    let late = unless_gone(gateway, &claims, problem, !is_fifo).await;
+                    late.map_err(|error| match error.kind {
+                        // As in SQS, a late delete of a message of a group fails.
+                        Kind::ReceiptHandleIsInvalid if is_fifo => {
+                            let handle = change.receipt_handle.as_deref().unwrap_or_default();
+                            let reason = "The receipt handle has expired";
+                            SqsError::parameter("ReceiptHandle", handle, reason)
+                        }
+                        _ => error,
+                    })
                 }))
                 .await
             }
@@ -227,7 +238,12 @@ fn stale_or(problem: Problem) -> SqsError {
 
 /// Turns a problem into an error, unless the message is gone: a client may delete it twice, or after its visibility timeout, if
 /// nobody has received it since.
-async fn unless_gone(gateway: &Gateway, claims: &Claims, problem: Problem) -> Result<(), SqsError> {
+async fn unless_gone(
+    gateway: &Gateway,
+    claims: &Claims,
+    problem: Problem,
+    may_be_late: bool,
+) -> Result<(), SqsError> {
     if problem.code() == ProblemCode::Stale {
         let _slot = gateway.searches().begin(Client::current()).await?;
         let broker = &gateway.process().broker;
@@ -235,7 +251,7 @@ async fn unless_gone(gateway: &Gateway, claims: &Claims, problem: Problem) -> Re
             let topic = broker.topic(&claims.topic).await?;
             let (shard, group) = (claims.shard, &claims.group);
             let delivery = (&claims.id, claims.entry);
-            let late = match topic.has(shard) {
+            let late = match may_be_late && topic.has(shard) {
                 true => {
                     broker
                         .ack_late(&topic, shard, group, delivery, claims.caller_id)

@@ -9,8 +9,7 @@ use crate::broker::reply::{command, or_empty};
 use crate::broker::{Broker, BrokerError, MAX_BATCH, TopicHandle};
 use crate::keys::RegistryKeys;
 use crate::message::{EntryId, MessageId};
-use crate::scripts::{AckLate, LateAck, TakeParked};
-use crate::state::Attempt;
+use crate::scripts::{AckLate, LateAck, TakeParked, TakenParked};
 use crate::time::{UnixMs, millis};
 use crate::topic::{Group, Shard};
 
@@ -83,8 +82,9 @@ impl Broker {
         Ok(Leased { held, until })
     }
 
-    /// Delivers up to `most` parked messages to the consumer that has just read deliveries of the same ordering keys, up to `each`
-    /// for a key, in its order. The messages behind them stay parked until all that the consumer has of the key are settled.
+    /// Delivers parked messages to the consumer that has just read `items`, deliveries of the same ordering keys: up to `most`
+    /// deliveries in all and `each` for a key, in its order. Those of the first key come first, so the last of `items` may find no
+    /// place: they are ready again. The messages behind stay parked until all that the consumer has of their key are settled.
     ///
     /// Delivers none while other messages of the group are ready, while a limit or a pause decides what is delivered, or if a
     /// delivery is no longer held.
@@ -104,7 +104,7 @@ impl Broker {
         items: &[(MessageId, EntryId)],
         most: usize,
         each: usize,
-    ) -> Result<Vec<(MessageId, Attempt)>, BrokerError> {
+    ) -> Result<TakenParked, BrokerError> {
         let call = TakeParked {
             consumer,
             most,

@@ -8,12 +8,21 @@ use crate::time::UnixMs;
 /// Delivers parked messages to the consumer that holds deliveries of their keys.
 pub(crate) struct TakeParked<'a> {
     pub(crate) consumer: &'a str,
-    /// At most 200.
+    /// The most deliveries in all, at most 200.
     pub(crate) most: usize,
-    /// The most messages of a key.
+    /// The most deliveries of a key.
     pub(crate) each: usize,
-    /// The deliveries that the consumer holds, at most 200.
+    /// The deliveries that the consumer holds, at most `most`.
     pub(crate) items: &'a [(MessageId, EntryId)],
+}
+
+/// The deliveries of a consumer, after it took parked messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TakenParked {
+    /// The number of its deliveries that it keeps, the first ones. The others are ready again.
+    pub kept: usize,
+    /// The new deliveries, in the order of each key.
+    pub more: Vec<(MessageId, Attempt)>,
 }
 
 operation! {
@@ -27,8 +36,12 @@ operation! {
             args.text(id.as_str());
         },
     }
-    /// The new deliveries, in the order of each key.
-    reply Vec<(MessageId, Attempt)> { "taken" => reply.rest(delivery) }
+    reply TakenParked {
+        "taken" => Ok(TakenParked {
+            kept: reply.number::<u64>()? as usize,
+            more: reply.rest(delivery)?,
+        }),
+    }
 }
 
 fn delivery(reply: &mut Reply) -> Result<(MessageId, Attempt), UnexpectedReply> {
