@@ -22,7 +22,7 @@ use crate::operations::tokens::{
 const MAX_BODY: usize = 6 * MAX_TOKEN_RECORD;
 /// The largest body with a step in bytes.
 const MAX_STEP: usize = 1024;
-/// No cache may keep a response with the text of a token.
+/// No cache may keep a response with the secret of a token.
 const NO_STORE: [(HeaderName, &str); 1] = [(CACHE_CONTROL, "no-store")];
 
 fields! {
@@ -38,15 +38,15 @@ fields! {
 }
 
 fields! {
-    /// A step of the replacement of a token's text.
+    /// A step of the replacement of a token's secret.
     #[derive(Clone, Debug)]
     pub(super) struct Rotation, schema = "Rotation" {
-        /// `begin` generates a text, and the previous one is accepted as well; `finish` ends that; `cancel` accepts only the previous one.
+        /// `begin` generates a secret, and the previous one is accepted as well; `finish` ends that; `cancel` accepts only the previous one.
         step: RotationStep = RotationStep::Begin;
     }
 }
 
-/// Lists tokens by name, without their texts and hashes: those that this manager's configuration declares, and those that were
+/// Lists tokens by name, without their secrets and hashes: those that this manager's configuration declares, and those that were
 /// created by call.
 #[utoipa::path(get, operation_id = "list_tokens", path = "/v1/tokens", tag = "tokens", params(TokensQuery),
     responses((status = 200, description = "A page of tokens; `next` is null on the last page", body = TokenList)))]
@@ -59,7 +59,7 @@ pub(super) async fn list(
     list.await.map(Json).map_err(Problem::from)
 }
 
-/// Returns a token, without its text and hashes.
+/// Returns a token, without its secret and hashes.
 #[utoipa::path(get, operation_id = "show_token", path = "/v1/tokens/{token}", tag = "tokens", params(TokenPath),
     responses((status = 200, description = "The token; the header `ETag` has the version in quotes, unless a file declares it", body = TokenView),
         (status = 404, description = "not_found: no such token")))]
@@ -73,7 +73,7 @@ pub(super) async fn show(
 
 /// Creates a token, or replaces its permissions.
 ///
-/// Without `sha256`, a token that exists keeps its text, and for a new one the manager generates a text, which only this response has.
+/// Without `sha256`, a token that exists keeps its secret, and for a new one the manager generates a secret, which only this response has.
 /// If the response is lost, rotate the token. All processes follow within 5 s. If the token already is as the body says, the request
 /// succeeds regardless of its version. A token may get any scope, also one that the caller lacks.
 #[utoipa::path(put, operation_id = "put_token", path = "/v1/tokens/{token}", tag = "tokens",
@@ -82,7 +82,7 @@ pub(super) async fn show(
         ("If-None-Match" = Option<String>, Header, pattern = r"^\*$", description = "`*`: creates the token; one that exists must be as the body says")),
     request_body = TokenBody,
     responses((status = 200, description = "The token; the header `ETag` has the version in quotes", body = ChangedToken),
-        (status = 201, description = "The new token, with its text if the manager has generated it", body = ChangedToken),
+        (status = 201, description = "The new token, with its secret if the manager has generated it", body = ChangedToken),
         (status = 409, description = "declared_in_file: the managers' configuration declares the token; busy: the limit of 1,000 tokens is reached"),
         (status = 412, description = "precondition_failed: the token has changed, exists, or does not exist"),
         (status = 422, description = "invalid: `errors` lists everything that is wrong; or the managers' configuration has no token, so every route is open")))]
@@ -114,17 +114,17 @@ pub(super) async fn put(
     Ok((status, NO_STORE, tag, Json(token)))
 }
 
-/// Replaces the text of a token that was created by call, in two steps.
+/// Replaces the secret of a token that was created by call, in two steps.
 ///
-/// `begin` generates a text, which only this response has; the previous text is accepted as well. When all clients have the new text,
+/// `begin` generates a secret, which only this response has; the previous secret is accepted as well. When all clients have the new secret,
 /// `finish`. If the response is lost, `cancel` and begin again.
 #[utoipa::path(post, operation_id = "rotate_token", path = "/v1/tokens/{token}/rotate", tag = "tokens",
     params(TokenPath,
         ("If-Match" = Option<String>, Header, pattern = r#"^"[1-9][0-9]{0,17}"$"#, description = "An `ETag` of the token: rotates it only if it still has this `ETag`, or the step is done already")),
     request_body = Rotation,
-    responses((status = 200, description = "The token, after `begin` with its new text; the header `ETag` has the version in quotes", body = ChangedToken),
+    responses((status = 200, description = "The token, after `begin` with its new secret; the header `ETag` has the version in quotes", body = ChangedToken),
         (status = 404, description = "not_found: no such token"),
-        (status = 409, description = "declared_in_file: the managers' configuration declares the token; busy: its previous text is still accepted"),
+        (status = 409, description = "declared_in_file: the managers' configuration declares the token; busy: its previous secret is still accepted"),
         (status = 412, description = "precondition_failed: the token has another `ETag`")))]
 pub(super) async fn rotate(
     With(api): With<Api>,

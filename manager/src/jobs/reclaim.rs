@@ -21,6 +21,7 @@ use lisa_core::sync::Mutex;
 use lisa_core::topic::{Group, Shard, Topic};
 use serde::Serialize;
 use tokio::time::sleep_until;
+use tokio_util::task::AbortOnDropHandle;
 use utoipa::ToSchema;
 
 use super::round::Round;
@@ -50,6 +51,8 @@ pub(crate) struct Reclaim {
     runs: AtomicU64,
     /// The last time at which a group had nothing in flight.
     quiet: Mutex<HashMap<Place, Instant>>,
+    /// The looks at the ends of leases since the last run.
+    looks: Mutex<Option<AbortOnDropHandle<()>>>,
     /// The entry after which the next run continues, in a group with more held deliveries than a run examines.
     places: Mutex<HashMap<Place, EntryId>>,
 }
@@ -114,6 +117,7 @@ impl Reclaim {
             logged_jump: AtomicU64::new(0),
             runs: AtomicU64::new(0),
             quiet: Mutex::default(),
+            looks: Mutex::default(),
             places: Mutex::default(),
         }
     }
@@ -164,7 +168,9 @@ impl Reclaim {
             );
         }
         if !ends.is_empty() {
-            tokio::spawn(self.clone().look_at_ends(ends));
+            let looks = lisa_core::task::owned(self.clone().look_at_ends(ends));
+            // Ends what the last run has left.
+            *self.looks.lock() = Some(looks);
         }
         round.report(report)
     }

@@ -1,6 +1,6 @@
 //! Tokens: lists, creates, changes, rotates and removes them, for HTTP and the command line.
 //!
-//! The text of a token is in the response that creates it, and nowhere else.
+//! The secret of a token is in the response that creates it, and nowhere else.
 
 use std::collections::BTreeMap;
 
@@ -21,21 +21,21 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::audit::{self, Action};
 
-/// The bytes of a generated text.
+/// The bytes of a generated secret.
 const TEXT_BYTES: usize = 32;
-/// The start of each generated text, by which people and scanners of secrets recognize it.
+/// The start of each generated secret, by which people and scanners of secrets recognize it.
 const TEXT_START: &str = "lisa_";
 /// The tries of a change without a version, if others change the token at the same time.
 const TRIES: usize = 5;
 
 words!(
-    /// A step of the replacement of a token's text.
+    /// A step of the replacement of a token's secret.
     RotationStep, "step of a rotation", {
-        /// Generates a text, and also accepts the previous one.
+        /// Generates a secret, and also accepts the previous one.
         Begin = "begin",
-        /// Accepts only the new text.
+        /// Accepts only the new secret.
         Finish = "finish",
-        /// Accepts only the previous text.
+        /// Accepts only the previous secret.
         Cancel = "cancel",
     }
 );
@@ -66,7 +66,7 @@ pub(crate) struct DamagedToken {
     pub(crate) error: String,
 }
 
-/// A token, without its text and hashes.
+/// A token, without its secret and hashes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub(crate) struct TokenView {
     /// The name of the token.
@@ -101,7 +101,7 @@ pub(crate) struct TokenView {
     /// The number of messages that it may send in a second, in each process; absent for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sends_per_second: Option<u32>,
-    /// True while its previous text is accepted as well.
+    /// True while its previous secret is accepted as well.
     pub(crate) is_rotating: bool,
     /// The time of its creation. Absent if a file declares it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,7 +116,7 @@ pub(crate) struct TokenView {
 pub(crate) struct ChangedToken {
     #[serde(flatten)]
     pub(crate) view: TokenView,
-    /// The secret text that the manager has generated, to send as `Authorization: Bearer <secret>`. It is not stored: no later
+    /// The secret that the manager has generated, to send as `Authorization: Bearer <secret>`. It is not stored: no later
     /// response has it. Absent if the request generated none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) secret: Option<String>,
@@ -127,7 +127,7 @@ pub(crate) struct TokenBody;
 
 impl PartialSchema for TokenBody {
     fn schema() -> RefOr<Schema> {
-        let meaning = "A token to create or change: its permissions, and the hash of its text unless the manager generates one.";
+        let meaning = "A token to create or change: its permissions, and the hash of its secret unless the manager generates one.";
         let read = |from: &mut Describer| drop(NewToken::read(from));
         Schema::Object(openapi::object_of(meaning, &[], read)).into()
     }
@@ -181,7 +181,7 @@ impl TokenView {
 /// A change of a token that was read.
 struct Change {
     record: TokenRecord,
-    /// The generated text, if any.
+    /// The generated secret, if any.
     text: Option<String>,
 }
 
@@ -305,10 +305,10 @@ impl Tokens<'_> {
         Ok((token, !was_there))
     }
 
-    /// Replaces the text of a token in steps, if it is at the version `at`. A step that is done already changes nothing.
+    /// Replaces the secret of a token in steps, if it is at the version `at`. A step that is done already changes nothing.
     ///
     /// # Errors
-    /// There is no such token; the configuration declares it; it is at another version; its previous text is still accepted; Redis.
+    /// There is no such token; the configuration declares it; it is at another version; its previous secret is still accepted; Redis.
     pub(crate) async fn rotate(
         self,
         name: &TokenName,
@@ -327,7 +327,7 @@ impl Tokens<'_> {
             match (step, record.previous_sha256) {
                 (RotationStep::Begin, Some(_)) => {
                     let why = format!(
-                        "token {name} has a previous text already: `finish` if its clients have the new one, or `cancel` to keep the \
+                        "token {name} still has a previous secret: `finish` if its clients have the new one, or `cancel` to keep the \
                          previous one"
                     );
                     return Err(Problem::new(ProblemCode::Busy, why));
@@ -451,7 +451,7 @@ impl Tokens<'_> {
     }
 }
 
-/// Returns a new text of 256 random bits.
+/// Returns a new secret of 256 random bits.
 fn generate() -> Result<String, Problem> {
     let mut bytes = [0; TEXT_BYTES];
     getrandom::fill(&mut bytes).map_err(|error| {

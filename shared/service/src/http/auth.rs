@@ -72,7 +72,7 @@ impl Scope {
 pub const EXPIRED: &str = "the token has expired";
 
 /// The refusal of a token that may be a stored one, before those are read.
-pub const UNREAD: &str = "the tokens are not read from Redis yet: nothing was done";
+pub const UNREAD: &str = "the stored tokens have not been read from Redis yet; nothing was done";
 
 /// The reason why a request is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]

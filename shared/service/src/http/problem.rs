@@ -369,14 +369,14 @@ fn brief(text: &str) -> String {
     short
 }
 
-/// Lists what is wrong with the fields of a request: the first 32 problems, each with up to 128 characters of its field. A
-/// request may contain any number of fields of any length.
 impl Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.detail)
     }
 }
 
+/// Lists what is wrong with the fields of a request: the first 32 problems, each with up to 128 characters of its field. A
+/// request may contain any number of fields of any length.
 impl From<Vec<FieldProblem>> for Problem {
     fn from(mut problems: Vec<FieldProblem>) -> Self {
         let more = problems.len().saturating_sub(MAX_FIELDS);

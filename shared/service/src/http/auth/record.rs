@@ -1,6 +1,6 @@
 //! Tokens that are created by call: their definitions, and their records in Redis.
 //!
-//! A record has the hashes of a token, never its text.
+//! A record has the hashes of a token, never its secret.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use sha2::{Digest, Sha256};
 use super::token::parse_hex;
 use super::{Reach, Scope, SendQuota, Token};
 
-/// The SHA-256 of the text of a token. `Debug` does not show it.
+/// The SHA-256 of the secret of a token. `Debug` does not show it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TokenHash([u8; 32]);
 
 impl TokenHash {
-    /// Returns the hash of a text.
+    /// Returns the hash of a secret.
     #[must_use]
     pub fn of(text: &str) -> Self {
         Self(Sha256::digest(text).into())
@@ -77,14 +77,14 @@ pub struct TokenDefinition {
     pub sends_per_second: Option<u32>,
 }
 
-/// A definition, and the hashes of a text that the caller has chosen.
+/// A definition, and the hashes of a secret that the caller has chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewToken {
     /// The definition.
     pub definition: TokenDefinition,
-    /// The hash of the text; `None` to keep that of the token, or to generate a text.
+    /// The hash of the secret; `None` to keep that of the token, or to generate a secret.
     pub sha256: Option<TokenHash>,
-    /// The hash of the previous text, which is accepted as well.
+    /// The hash of the previous secret, which is accepted as well.
     pub previous_sha256: Option<TokenHash>,
 }
 
@@ -93,9 +93,9 @@ pub struct NewToken {
 pub struct TokenRecord {
     /// The definition.
     pub definition: TokenDefinition,
-    /// The hash of the text.
+    /// The hash of the secret.
     pub sha256: TokenHash,
-    /// The hash of the previous text, which is accepted until the rotation is finished.
+    /// The hash of the previous secret, which is accepted until the rotation is finished.
     pub previous_sha256: Option<TokenHash>,
     /// The time of its creation.
     pub created: UnixMs,
@@ -211,21 +211,21 @@ impl NewToken {
         let sha256 = Field::new(
             "sha256",
             None,
-            "The SHA-256 of the token's text in hexadecimal. By default, a token that exists keeps its text; for a new one, the manager \
-             generates a text of 256 random bits.",
+            "The SHA-256 of the token's secret in hexadecimal. By default, a token that exists keeps its secret; for a new one, the manager \
+             generates a secret of 256 random bits.",
         );
         let sha256 = from.read(sha256, Any);
         let previous_sha256 = Field::new(
             "previous_sha256",
             None,
-            "The SHA-256 of the token's previous text, which is accepted as well. Requires `sha256`.",
+            "The SHA-256 of the token's previous secret, which is accepted as well. Requires `sha256`.",
         );
         let previous_sha256: Option<TokenHash> = from.read(previous_sha256, Any);
         if previous_sha256.is_some() && sha256.is_none() {
             from.problem(
                 "previous_sha256",
                 Json::Null,
-                "requires sha256; to replace a text, rotate the token".to_owned(),
+                "requires sha256; to replace a secret, rotate the token".to_owned(),
             );
         }
         Some(Self {
@@ -278,7 +278,7 @@ impl TokenRecord {
         })
     }
 
-    /// Returns the text from which it can be read.
+    /// Returns the secret from which it can be read.
     ///
     /// # Errors
     /// It is too large.
