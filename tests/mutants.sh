@@ -158,7 +158,7 @@ release by who is not the holder|transitions.lua|not is_over[key] and without(re
 late: taken from a consumer|ack_late.lua|'(' .. delivered, '+'|'-', '+'
 late: the key is kept|ack_late.lua|release(g, m)|
 late: the entry stays|ack_late.lua|return redis.call('XDEL', g.ready, entry[1]) == 1|return true
-late: not remembered|ack_late.lua|(is_caller or m.is_survivor) and 0 or nil|nil
+late: an id that a caller chose|ack_late.lua|not flags or flags % 2 == 1|not flags
 late: a waiting message|ack_late.lua|if where then|if where == 'unknown' then
 together: the key goes on with the first to leave|transitions.lua|    if rest and rest ~= '' then|    if rest and rest == 1 then
 together: one comes again beside the others|transitions.lua|    if held and held ~= m.id then|    if held and not without(held, m.id) then

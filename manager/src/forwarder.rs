@@ -31,6 +31,10 @@ use crate::jobs::reclaim::Wakes;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The interval between looks for wakes, in memory.
 const TICK: Duration = Duration::from_millis(20);
+/// The time until garbage that stayed is looked at again, such as that whose hooks had yet to run.
+const AGAIN: Duration = Duration::from_secs(2);
+/// The time until messages that the other topic does not take are read again.
+const UNFIT_AGAIN: Duration = Duration::from_secs(60);
 /// The number of messages that one step forwards.
 const PAGE: usize = 100;
 /// The number of steps for a group in one round: the other groups must not wait for a large one.
@@ -57,8 +61,18 @@ pub(crate) struct Forwarder {
     wakes: Arc<Wakes>,
     /// The times of the last looks.
     looked: Arc<Mutex<HashMap<(Topic, Shard), Instant>>>,
+    /// The positions up to which garbage was looked at.
+    passes: Arc<Mutex<HashMap<(Topic, Shard, Group), Pass>>>,
     /// The times of the last log lines.
     logged: Arc<Mutex<BTreeMap<Topic, Instant>>>,
+}
+
+/// A pass through the garbage of a group. It goes on where the last look ended, since new garbage is behind it.
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    position: GarbagePosition,
+    /// The time of the next pass, for what has stayed.
+    again: Instant,
 }
 
 /// The reason why messages stay in garbage.
@@ -82,6 +96,18 @@ struct Place<'a> {
     to: Arc<TopicHandle>,
 }
 
+impl Pass {
+    fn begin() -> Self {
+        Self {
+            position: GarbagePosition {
+                from: UnixMs::default(),
+                skip: 0,
+            },
+            again: Instant::now() + AGAIN,
+        }
+    }
+}
+
 impl Forwarder {
     pub(crate) fn new(tools: &Tools) -> Self {
         Self {
@@ -90,6 +116,7 @@ impl Forwarder {
             metrics: tools.metrics.clone(),
             wakes: tools.wakes.clone(),
             looked: Arc::default(),
+            passes: Arc::default(),
             logged: Arc::default(),
         }
     }
@@ -138,6 +165,8 @@ impl Forwarder {
         self.looked
             .lock()
             .retain(|_, at| at.elapsed() < 10 * LOOK_EVERY);
+        let old = Instant::now();
+        self.passes.lock().retain(|_, pass| pass.again >= old);
         let mut logged = self.logged.lock();
         logged.retain(|_, at| at.elapsed() < LOG_EVERY);
     }
@@ -165,10 +194,13 @@ impl Forwarder {
     ) -> (&'a Topic, Result<(), ForwardError>) {
         let (topic, shard) = (&*assigned.topic, assigned.shard);
         let forwarded = async {
-            let mut position = GarbagePosition {
-                from: UnixMs::default(),
-                skip: 0,
-            };
+            let key = (topic.name().clone(), shard, group.clone());
+            let pass = self.passes.lock().get(&key).copied();
+            let pass = pass.filter(|pass| Instant::now() < pass.again);
+            let Pass {
+                mut position,
+                mut again,
+            } = pass.unwrap_or_else(Pass::begin);
             let mut unfit = 0;
             for _ in 0..STEPS {
                 let last = self.broker.now_at(topic, shard).plus(LOOK_EVERY);
@@ -191,6 +223,11 @@ impl Forwarder {
                     position.pass(message);
                     position.skip += 1;
                 }
+                if unfit > 0 {
+                    again = again.max(Instant::now() + UNFIT_AGAIN);
+                }
+                let pass = Pass { position, again };
+                self.passes.lock().insert(key.clone(), pass);
                 if page.len() < PAGE {
                     break;
                 }
@@ -223,7 +260,7 @@ impl Forwarder {
         let ready: Vec<&InGarbage> = ready.map(|(message, _)| message).collect();
         let ids: Vec<MessageId> = ready.iter().map(|message| message.id.clone()).collect();
         let sizes = self.broker.record_sizes(topic, *shard, &ids).await?;
-        let mut gone = HashSet::new();
+        let (mut gone, mut is_full) = (HashSet::new(), false);
         let mut rest = &ready[..];
         for sizes in batches(&sizes) {
             let (batch, others) = rest.split_at(sizes);
@@ -259,11 +296,11 @@ impl Forwarder {
                 let (name, group) = (topic.name().as_str(), group.as_str());
                 self.metrics
                     .forwarded(name, group, to.name().as_str(), count);
-                let is_full = seen.len() < from.len();
+                is_full |= seen.len() < from.len();
                 gone.extend(seen.into_iter().map(|(id, _)| id));
-                if is_full {
-                    return Err(ForwardError::Full(to.name().clone()));
-                }
+            }
+            if is_full {
+                return Err(ForwardError::Full(to.name().clone()));
             }
         }
         Ok(gone)

@@ -8,7 +8,7 @@ use super::run::{IDLE, InGarbage, Run, STEADY, Stop, same};
 use lisa_core::broker::{
     Declare, Forgotten, Membership, Removal, Retired, Retirement, Settlement, Verdict,
 };
-use lisa_core::message::{EntryId, MessageId, NewId, PreparedMessage};
+use lisa_core::message::{MessageId, NewId, PreparedMessage};
 use lisa_core::state::{CancelOutcome, End, RescheduleOutcome, SendOutcome, Settled};
 use lisa_core::time::When;
 use lisa_core::topic::{Group, Shard, TopicSettings};
@@ -35,7 +35,7 @@ pub(super) enum Call {
     Join(Group),
     Declare(Box<TopicSettings>),
     Lookup(MessageId),
-    AckLate(Group, MessageId, bool),
+    AckLate(Group, MessageId),
     RemoveTopic(Removal, Option<u64>),
     RemoveShards(Option<u16>),
     /// To this number of shards.
@@ -309,14 +309,13 @@ impl Run {
                     self.watch.forget_times();
                 }
             }
-            Call::AckLate(group, id, caller_id) if self.shards[0].place_of(group).is_some() => {
+            Call::AckLate(group, id) if self.shards[0].place_of(group).is_some() => {
                 for shard in topic.shards_of(id, None) {
                     let reference = &mut self.shards[usize::from(shard.get())];
                     let g = reference.place_of(group).unwrap_or_default();
-                    let entry = EntryId::new(u64::MAX, 0);
-                    let late = broker.ack_late(&topic, shard, group, (id, entry), *caller_id);
+                    let late = broker.ack_late(&topic, shard, group, id);
                     let late = refused(late.await)?;
-                    let expected = reference.unless_gone(|r| r.ack_late(clock, g, id, *caller_id));
+                    let expected = reference.unless_gone(|r| r.ack_late(clock, g, id));
                     same("late ack", late, expected)?;
                 }
             }

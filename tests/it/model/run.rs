@@ -236,7 +236,7 @@ impl Run {
             What::Reclaim => Call::Reclaim,
             What::AckLate(group, name) => {
                 let group = self.groups[*group].clone();
-                Call::AckLate(group, id(name), name.starts_with('c'))
+                Call::AckLate(group, id(name))
             }
             What::LosePayload(name) => {
                 self.lose_payload(&id(name)).await;

@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
 
 use super::protocol::{Kind, SqsError, ok};
+use super::queues::topic_of as topic_name;
 use super::receive::within;
 use super::redrive::name_in;
 use super::running::{Running, Verb};
@@ -344,7 +345,8 @@ impl Task {
                 .seal()
             );
         }
-        if let Some(destination) = &self.destination {
+        let reached = |name: &&String| topic_name(name).is_ok_and(|topic| client::reaches(&topic));
+        if let Some(destination) = self.destination.as_ref().filter(reached) {
             shown["DestinationArn"] = json!(call.arn(destination));
         }
         if let Some(rate) = self.rate {
@@ -536,9 +538,8 @@ impl Moving {
         };
         let mut headers = Headers::default();
         for (name, value) in delivery.headers.iter() {
-            // The count of hops and the origin stay with it.
-            let is_reason = name.starts_with(GARBAGE) && !name.ends_with("-hops");
-            if !is_reason {
+            // Its origin stays with it.
+            if !name.starts_with(GARBAGE) {
                 let _ = headers.insert_any(name, value);
             }
         }
@@ -570,7 +571,7 @@ impl Moving {
                         .first()
                         .is_none_or(|one| one.outcome == SendOutcome::Full);
                     return match is_full {
-                        true => Err(NotSent::Failed(format!("the topic {} is full", to.name()))),
+                        true => Err(NotSent::Failed("The destination queue is full".to_owned())),
                         false => Ok(()),
                     };
                 }

@@ -250,13 +250,8 @@ async fn unless_gone(
         let found = async {
             let topic = broker.topic(&claims.topic).await?;
             let (shard, group) = (claims.shard, &claims.group);
-            let delivery = (&claims.id, claims.entry);
             let late = match may_be_late && topic.has(shard) {
-                true => {
-                    broker
-                        .ack_late(&topic, shard, group, delivery, claims.caller_id)
-                        .await?
-                }
+                true => broker.ack_late(&topic, shard, group, &claims.id).await?,
                 false => LateAck::Unknown,
             };
             match late {

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::Call;
+use super::attributes::forbidden;
 use super::changes::change;
 use super::protocol::{Kind, SqsError, ok, or_default};
 use super::queue_attributes::Texts;
@@ -45,10 +46,9 @@ pub(super) fn check(queue: &str, tags: &Texts) -> Result<(), SqsError> {
         return Err(invalid(format!("Too many tags added for queue {queue}.")));
     }
     tags.keys().try_for_each(|name| check_name(name))?;
-    if tags
-        .values()
-        .any(|value| value.chars().count() > MAX_TAG_VALUE)
-    {
+    let is_wrong =
+        |value: &String| value.chars().count() > MAX_TAG_VALUE || forbidden(value).is_some();
+    if tags.values().any(is_wrong) {
         let message =
             format!("Tag values must be between 0 and {MAX_TAG_VALUE} characters in length.");
         return Err(invalid(message));
@@ -57,7 +57,9 @@ pub(super) fn check(queue: &str, tags: &Texts) -> Result<(), SqsError> {
 }
 
 fn check_name(name: &str) -> Result<(), SqsError> {
-    match (1..=MAX_TAG_NAME).contains(&name.chars().count()) {
+    // XML cannot contain every character.
+    let is_right = (1..=MAX_TAG_NAME).contains(&name.chars().count()) && forbidden(name).is_none();
+    match is_right {
         true => Ok(()),
         false => Err(wrong_names()),
     }

@@ -116,8 +116,7 @@ impl Broker {
 
     /// Acknowledges a message whose delivery has ended without its consumer, unless the group has delivered it again since.
     ///
-    /// `entry` is that delivery. An id that a caller chose can be used again once `dedup_window` has passed since the end of a
-    /// message, so an older delivery of such a message is not acknowledged: [`LateAck::Held`].
+    /// Only of a message whose id Lisa generated: an id that a caller chose can be that of another message by now.
     ///
     /// # Errors
     /// [`BrokerError`]. Calling again is safe.
@@ -126,17 +125,10 @@ impl Broker {
         topic: &TopicHandle,
         shard: Shard,
         group: &Group,
-        (id, entry): (&MessageId, EntryId),
-        caller_id: bool,
+        id: &MessageId,
     ) -> Result<LateAck, BrokerError> {
-        let keys = topic.group_keys(shard, group)?;
-        let now = self.inner.connection.at(&keys.group.ready).clock().now_ms();
-        let window = millis(topic.settings().dedup_window);
-        if caller_id && entry.ms().saturating_add(window) <= now {
-            return Ok(LateAck::Held);
-        }
-        let call = AckLate { id, caller_id };
-        self.general(topic, shard, Some(group), &call).await
+        self.general(topic, shard, Some(group), &AckLate { id })
+            .await
     }
 
     /// Returns the key that signs the tokens of deliveries. The first call of a namespace stores `proposed`, and all others

@@ -34,7 +34,8 @@ async fn waiting(site: &Site, queue: &str, count: usize) {
         let read = call(site.api(1), "GetQueueAttributes", of(queue, names))
             .await
             .ok();
-        match read["Attributes"]["ApproximateNumberOfMessages"] == count.to_string() {
+        let found = read["Attributes"]["ApproximateNumberOfMessages"].as_str();
+        match found == Some(&count.to_string()) {
             true => Ok(()),
             false => Err(read),
         }

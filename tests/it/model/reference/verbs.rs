@@ -177,20 +177,17 @@ impl Reference {
     }
 
     /// Acknowledges a copy that comes again and is with no consumer.
-    pub(in super::super) fn ack_late(
-        &mut self,
-        clock: u64,
-        g: usize,
-        id: &MessageId,
-        caller_id: bool,
-    ) -> LateAck {
+    pub(in super::super) fn ack_late(&mut self, clock: u64, g: usize, id: &MessageId) -> LateAck {
         let Some(message) = self.messages.get(id) else {
             return LateAck::Unknown;
         };
         if message.waiting {
             return LateAck::Waiting;
-        } else if message.record.is_none() {
-            return LateAck::Unknown;
+        }
+        match &message.record {
+            None => return LateAck::Unknown,
+            Some(record) if record.caller_id => return LateAck::Held,
+            Some(_) => {}
         }
         let survivor = message.meta.as_ref().is_some_and(|meta| meta.survivor);
         let key = message.key();
@@ -204,8 +201,7 @@ impl Reference {
         }
         self.begin(clock, 20);
         self.unmerge(id);
-        let kept = caller_id || survivor;
-        self.end_copy(g, id, "acked", kept.then_some(End::Acked));
+        self.end_copy(g, id, "acked", survivor.then_some(End::Acked));
         self.release(g, id, &key);
         self.finish([g]);
         LateAck::Acked

@@ -3,17 +3,21 @@
 --
 -- ARGV[3] group    number  consumer group: its index among all groups, from 1
 -- ARGV[4] id       text    message id
--- ARGV[5] caller   0 or 1  1 if a caller chose the id
 --
--- Returns 'acked'; or 'waiting'; or 'unknown'; or 'held', if it is in flight again, in garbage, or behind 100 others.
--- Cost O(log N), and 100 entries of the stream.
+-- Returns 'acked'; or 'waiting'; or 'unknown'; or 'held', if it is in flight again, in garbage, or behind 100 others, or if a
+--   caller chose its id: such an id can be that of another message by now.
+-- Cost O(log N), its record, and 100 entries of the stream.
 -- Safe to repeat: the second time it is unknown.
-local g, is_caller = read_sizes(groups[tonumber(ARGV[3])]), ARGV[5] == '1'
-local AHEAD = 100
+local g, AHEAD = read_sizes(groups[tonumber(ARGV[3])]), 100
 
 local m, where = locate(ARGV[4])
 if where then
   return {where}
+end
+-- The first flag of a record.
+local flags = string.byte(redis.call('HGET', PAYLOAD, m.id), 2)
+if not flags or flags % 2 == 1 then
+  return {'held'}
 end
 -- Removes the copy from what is ready, and returns whether it was there.
 local function remove_ready()
@@ -38,7 +42,7 @@ end
 if not remove() then
   return {'held'}
 end
-end_copy(g, m, 'acked', (is_caller or m.is_survivor) and 0 or nil)
+end_copy(g, m, 'acked', m.is_survivor and 0 or nil)
 unmerge(m)
 release(g, m)
 finish()

@@ -6,7 +6,6 @@ use crate::scripts::operation;
 /// Acknowledges a message whose delivery has ended without its consumer.
 pub(crate) struct AckLate<'a> {
     pub(crate) id: &'a MessageId,
-    pub(crate) caller_id: bool,
 }
 
 /// The outcome of a late acknowledgement.
@@ -18,13 +17,14 @@ pub enum LateAck {
     Waiting,
     /// It is not stored.
     Unknown,
-    /// The group has delivered it again, has it in garbage, or has too many other messages ready before it.
+    /// The group has delivered it again, has it in garbage, or has too many other messages ready before it; or a caller chose its
+    /// id.
     Held,
 }
 
 operation! {
     "ack_late" + "streams" on general group: AckLate<'_>, |call, args, reply|
-    args { id: args.text(call.id.as_str()), caller: args.number(u8::from(call.caller_id)) }
+    args { id: args.text(call.id.as_str()) }
     reply LateAck {
         "acked" => Ok(LateAck::Acked),
         "waiting" => Ok(LateAck::Waiting),
