@@ -5,6 +5,7 @@ SQS_ENDPOINT is the address, and SQS_SERVER `lisa` or `moto`. Each test that nam
 """
 
 import hashlib
+import json
 import os
 import time
 import uuid
@@ -466,16 +467,51 @@ def test_differs_a_queue_without_fifo_may_have_deduplication_ids(queue):
     assert message["MessageAttributes"]["lisa-id"]["StringValue"] == "order-7"
 
 
-def test_differs_queues_are_neither_deleted_nor_tagged(queue):
-    if not IS_LISA:
-        return
-    for call, options in [
-        (sqs.delete_queue, {}),
-        (sqs.tag_queue, {"Tags": {"a": "b"}}),
-        (sqs.set_queue_attributes, {"Attributes": {"VisibilityTimeout": "99"}}),
-    ]:
-        with pytest.raises(sqs.exceptions.UnsupportedOperation):
-            call(QueueUrl=queue, **options)
+def test_a_queue_is_changed_tagged_and_deleted(queue):
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"VisibilityTimeout": "99", "DelaySeconds": "1"})
+    read = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["VisibilityTimeout", "DelaySeconds"])
+    assert read["Attributes"] == {"VisibilityTimeout": "99", "DelaySeconds": "1"}
+    sqs.tag_queue(QueueUrl=queue, Tags={"team": "shop", "stage": "test"})
+    sqs.untag_queue(QueueUrl=queue, TagKeys=["stage"])
+    assert sqs.list_queue_tags(QueueUrl=queue)["Tags"] == {"team": "shop"}
+    sqs.send_message(QueueUrl=queue, MessageBody="x")
+    sqs.delete_queue(QueueUrl=queue)
+    with pytest.raises(sqs.exceptions.QueueDoesNotExist):
+        sqs.get_queue_url(QueueName=queue.rsplit("/", 1)[1])
+
+
+def test_a_message_that_fails_too_often_is_in_the_dead_letter_queue(queue):
+    def arn(url):
+        read = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+        return read["Attributes"]["QueueArn"]
+
+    policy = json.dumps({"deadLetterTargetArn": arn(queue), "maxReceiveCount": 2})
+    name = f"q-{uuid.uuid4().hex[:12]}"
+    source = sqs.create_queue(QueueName=name, Attributes={"RedrivePolicy": policy})["QueueUrl"]
+    assert sqs.list_dead_letter_source_queues(QueueUrl=queue)["queueUrls"] == [source]
+    sent = sqs.send_message(QueueUrl=source, MessageBody="bad")
+    for _ in range(2):
+        receive(source, VisibilityTimeout=0)
+    assert "Messages" not in sqs.receive_message(QueueUrl=source, WaitTimeSeconds=1)
+    [dead] = receive(queue, VisibilityTimeout=0)
+    assert (dead["Body"], dead["MessageId"]) == ("bad", sent["MessageId"])
+    sqs.start_message_move_task(SourceArn=arn(queue))
+    [back] = receive(source)
+    assert (back["Body"], back["MessageId"]) == ("bad", sent["MessageId"])
+    eventually(lambda: counts(queue) == [0, 0, 0])
+
+
+def test_messages_of_a_group_come_together_and_the_next_ones_wait_for_them(fifo):
+    for n in range(4):
+        sqs.send_message(QueueUrl=fifo, MessageBody=f"m{n}", MessageGroupId="g")
+    eventually(lambda: counts(fifo)[0] == 4)
+    first = sqs.receive_message(QueueUrl=fifo, MaxNumberOfMessages=2, WaitTimeSeconds=20)["Messages"]
+    assert [message["Body"] for message in first] == ["m0", "m1"]
+    assert "Messages" not in sqs.receive_message(QueueUrl=fifo, MaxNumberOfMessages=10)
+    for message in first:
+        sqs.delete_message(QueueUrl=fifo, ReceiptHandle=message["ReceiptHandle"])
+    rest = sqs.receive_message(QueueUrl=fifo, MaxNumberOfMessages=10, WaitTimeSeconds=20)["Messages"]
+    assert [message["Body"] for message in rest] == ["m2", "m3"]
 
 
 def test_differs_a_failed_message_goes_to_the_garbage_of_its_queue(queue):
