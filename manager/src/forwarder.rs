@@ -62,10 +62,13 @@ pub(crate) struct Forwarder {
     /// The times of the last looks.
     looked: Arc<Mutex<HashMap<(Topic, Shard), Instant>>>,
     /// The positions up to which garbage was looked at.
-    passes: Arc<Mutex<HashMap<(Topic, Shard, Group), Pass>>>,
+    passes: Arc<Mutex<Passes>>,
     /// The times of the last log lines.
     logged: Arc<Mutex<BTreeMap<Topic, Instant>>>,
 }
+
+/// The passes by place.
+type Passes = HashMap<(Topic, Shard, Group), Pass>;
 
 /// A pass through the garbage of a group. It goes on where the last look ended, since new garbage is behind it.
 #[derive(Clone, Copy, Debug)]
