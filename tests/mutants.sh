@@ -262,8 +262,8 @@ resharding: a rate not passed on|migrate_out.lua|tats[#tats + 1] = g.name .. ' '
 resharding: streams are not left|migrate_out.lua|left = left + g.stream|
 resharding: a closed shard stores|send.lua|local is_new = (conf.closed or conf.removed) and not replaced|local is_new = conf.removed and not replaced
 resharding: in flight taken out|bundles.lua|if where == 'unknown' or where == 'in_flight' then|if where == 'unknown' then
-resharding: a waiting head keeps its key|bundles.lua|holds and attempts + crashes > 0|holds
-resharding: a begun message loses its key|bundles.lua|if holds and not holder(g, m.key) then|if false then
+resharding: a waiting head keeps its key|bundles.lua|attempts + crashes > 0 and holds|holds
+resharding: a begun message loses its key|bundles.lua|if is_holder and not holder(g, m.key) then|if false then
 resharding: attempts forgotten|bundles.lua|redis.call('HSET', g.attempts, id, attempts)|
 resharding: nobody owes it|bundles.lua|    set_owed(id, kept)|
 resharding: can be merged no more|bundles.lua|redis.call('HSET', MERGE, scope, id)|
@@ -271,7 +271,7 @@ resharding: the sums of one side only|bundles.lua|    count('shifted')|
 resharding: counters added twice|merge_counters.lua|if redis.call('HEXISTS', STATS, 'merged_from_' .. from) == 1 then|if false then
 resharding: a rate begins again|migrate_in.lua|redis.call('HSET', STATS, 'tat:' .. name, tat)|
 resharding: other old shards forgotten|mark_retired.lua|behind = math.max(tonumber(behind), tonumber(last or behind))|
-resharding: what was held back loses its due time|bundles.lua|return m.due, holds|return now, holds
+resharding: what was held back loses its due time|bundles.lua|return m.due, attempts|return now, attempts
 resharding: unread entries stay|migrate_out.lua|if #bundles == 0 and #ARGV < first then|if false then
 resharding: what comes off a stream stays on it|migrate_out.lua|redis.call('XDEL', g.ready, found[1])|
 resharding: a merge key not passed on|migrate_out.lua|bundles[#bundles + 1], bundles[#bundles + 2] = '\1' .. scope, ARGV[i]|

@@ -134,8 +134,10 @@ const TABLE: [(Scene, &str, &[Side]); 53] = [
     (Leave, "drop_consumer", &[]),
 ];
 
-/// The operations that no process calls by itself: they serve operators, and Rust handlers that subscribe to garbage.
-const NOT_BY_ITSELF: [&str; 18] = [
+/// The operations that no process calls by itself: they serve operators, clients of a gateway, and Rust handlers that subscribe to
+/// garbage.
+const NOT_BY_ITSELF: [&str; 20] = [
+    "ack_late",
     "change_garbage_job",
     "change_token",
     "enable_garbage_hook",
@@ -153,6 +155,7 @@ const NOT_BY_ITSELF: [&str; 18] = [
     "requeue",
     "retire",
     "take_garbage_hooks",
+    "take_parked",
     "walk",
 ];
 
