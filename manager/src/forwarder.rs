@@ -3,7 +3,7 @@
 //! The id of what is sent is derived from the message and the time at which it went to garbage. So a manager that is killed between
 //! the two steps, or two managers at a time, send it once. What cannot be sent stays in garbage.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use lisa_core::broker::{Broker, BrokerError, GarbagePosition, InGarbage, TopicHandle};
 use lisa_core::message::{
-    Headers, MessageId, NewId, ORIGIN, Options, OrderingKey, PreparedMessage, Record, visible_ascii,
+    Headers, MessageId, NewId, Options, OrderingKey, PreparedMessage, Record, forwarded,
+    visible_ascii,
 };
 use lisa_core::redis::Extra;
 use lisa_core::state::SendOutcome;
@@ -25,7 +26,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::assignment::{AssignedShard, Assignments};
 use crate::jobs::Tools;
-use crate::jobs::reclaim::Wakes;
+use crate::wakes::Wakes;
 
 /// The interval between looks at the garbage of a group without a wake.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -47,9 +48,6 @@ const MAX_READ: usize = 4 * 1024 * 1024;
 const MAX_HOPS: u32 = 8;
 /// The shortest time between two log lines about a topic whose garbage cannot be forwarded.
 const LOG_EVERY: Duration = Duration::from_secs(60);
-
-/// The prefix of the headers that tell where a message comes from.
-const PREFIX: &str = "lisa-garbage-";
 
 /// Forwards the garbage of the shards that a manager serves. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -335,35 +333,31 @@ impl Place<'_> {
         key: Option<OrderingKey>,
     ) -> Option<PreparedMessage> {
         let settings = self.to.settings();
-        let hops = record.headers.get(&format!("{PREFIX}hops"));
+        let hops = record.headers.get(forwarded::HOPS);
         let hops = hops.and_then(|hops| hops.parse().ok()).unwrap_or(0) + 1;
         if hops > MAX_HOPS || record.payload.len() as u64 > settings.max_payload.get() {
             return None;
         }
         let mut headers = Headers::default();
         let mut set = |name: &str, value: &str| {
-            let set = headers.insert_any(&format!("{PREFIX}{name}"), value);
+            let set = headers.insert_any(name, value);
             debug_assert!(set.is_ok(), "{name}: {value}");
         };
-        set("topic", self.topic.name().as_str());
-        set("group", self.group.as_str());
-        set("id", from.id.as_str());
-        set("at", &from.time.to_string());
-        set("hops", &hops.to_string());
+        set(forwarded::TOPIC, self.topic.name().as_str());
+        set(forwarded::GROUP, self.group.as_str());
+        set(forwarded::ID, from.id.as_str());
+        set(forwarded::AT, &from.time.to_string());
+        set(forwarded::HOPS, &hops.to_string());
         if let Some(info) = &from.info {
-            set("reason", info.reason.as_str());
-            set("attempts", &info.attempts.to_string());
-            set("error", &visible_ascii(&info.error));
+            set(forwarded::REASON, info.reason.as_str());
+            set(forwarded::ATTEMPTS, &info.attempts.to_string());
+            set(forwarded::ERROR, &visible_ascii(&info.error));
         }
-        let origin = format!("{}/{}", self.topic.name(), from.id);
-        let _ = headers.insert_any(ORIGIN, record.headers.get(ORIGIN).unwrap_or(&origin));
+        forwarded::note_origin(&mut record.headers, self.topic.name(), &from.id);
         let of_message = record.headers.iter();
-        let own: BTreeSet<_> = headers.iter().map(|(name, _)| name.to_owned()).collect();
-        for (name, value) in of_message {
-            if !name.starts_with(PREFIX) && !own.contains(name) {
-                // Headers that exceed the maximum number are omitted.
-                let _ = headers.insert_any(name, value);
-            }
+        for (name, value) in of_message.filter(|(name, _)| !name.starts_with(forwarded::PREFIX)) {
+            // Headers that exceed the maximum number are omitted.
+            let _ = headers.insert_any(name, value);
         }
         record.headers = headers;
         record.caller_id = true;

@@ -32,7 +32,7 @@ pub(crate) struct Tools {
     pub(crate) assignments: Assignments,
     pub(crate) examinations: Arc<Examinations>,
     /// The wakes that the movers received.
-    pub(crate) wakes: Arc<reclaim::Wakes>,
+    pub(crate) wakes: Arc<crate::wakes::Wakes>,
     /// Cancelled when the process drains. Jobs then stop between batches.
     pub(crate) draining: CancellationToken,
 }

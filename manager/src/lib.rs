@@ -41,6 +41,7 @@ mod reshard;
 mod size;
 #[cfg(feature = "test-util")]
 pub mod testing;
+mod wakes;
 
 pub use assignment::{AssignedShard, Assignment, Assignments};
 pub use jobs::scheduler::{JobScheduler, JobState, LastRun};

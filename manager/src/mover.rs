@@ -23,9 +23,9 @@ use tokio::time::{Instant, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::assignment::{AssignedShard, Assignment, Assignments};
-use crate::jobs::reclaim::Wakes;
 use crate::mover::probes::Probes;
 use crate::reshard::Resharding;
+use crate::wakes::Wakes;
 
 /// The largest number of messages per call: 200 keep Redis busy for about half a millisecond.
 const BATCH: u16 = 200;

@@ -13,13 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::{StreamExt, stream};
+use futures_util::future::join_all;
 use lisa_core::broker::{BrokerError, ENDS_SOON, TopicHandle};
 use lisa_core::message::EntryId;
 use lisa_core::redis::Jump;
 use lisa_core::sync::Mutex;
 use lisa_core::topic::{Group, Shard, Topic};
 use serde::Serialize;
+use tokio::sync::Semaphore;
 use tokio::time::sleep_until;
 use tokio_util::task::AbortOnDropHandle;
 use utoipa::ToSchema;
@@ -66,40 +67,13 @@ enum Doubt {
 /// A group on a shard.
 type Place = (Topic, Shard, Group);
 
-/// The last wake of each shard, from the channel that wakes its mover. A pull whose lease is shorter than the topic's sends
-/// one, since a group that had nothing in flight is not looked at for a lease of the topic.
-#[derive(Debug, Default)]
-pub(crate) struct Wakes(Mutex<HashMap<String, Instant>>);
-
-impl Wakes {
-    /// Records that a wake has arrived.
-    pub(crate) fn woken(&self, channel: &str) {
-        let mut wakes = self.0.lock();
-        match wakes.get_mut(channel) {
-            Some(at) => *at = Instant::now(),
-            None => drop(wakes.insert(channel.to_owned(), Instant::now())),
-        }
-    }
-
-    /// Returns true if a wake has arrived at that time or later.
-    pub(crate) fn since(&self, channel: &str, time: Instant) -> bool {
-        let wakes = self.0.lock();
-        wakes.get(channel).is_some_and(|at| *at >= time)
-    }
-
-    fn forget_old(&self) {
-        let mut wakes = self.0.lock();
-        wakes.retain(|_, at| at.elapsed() < LONGEST_QUIET);
-    }
-}
-
 /// The number of held deliveries after which a run leaves a group to the next run. Each is examined once per lease of the
 /// topic until its own lease ends, and a client may hold any number: the other groups must not wait for them.
 const MAX_HELD: u64 = 1000;
 /// The time for which a run looks at the ends of leases: until the next run has begun.
 const BETWEEN_RUNS: Duration = Duration::from_millis(1100);
 /// The shortest time between two looks at a group for the ends of its leases.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 /// The number of groups that are looked at together for the ends of their leases.
 const LOOKS_AT_ONCE: usize = 16;
 /// One run in this many also checks entries whose ids are in the future.
@@ -194,13 +168,16 @@ impl Reclaim {
 
     /// Looks at groups again when their next leases end, until the next run.
     async fn look_at_ends(self: Arc<Self>, ends: Vec<(Instant, AssignedShard, Group)>) {
-        let until = Instant::now() + BETWEEN_RUNS;
+        let (until, calls) = (Instant::now() + BETWEEN_RUNS, Semaphore::new(LOOKS_AT_ONCE));
         let looks = ends.into_iter().map(async |(mut end, assigned, group)| {
             while end < until && !self.tools.is_draining() {
                 sleep_until(end.max(Instant::now() + BETWEEN_LOOKS).into()).await;
                 if self.doubt(&assigned).is_some() {
                     return;
                 }
+                let Ok(_call) = calls.acquire().await else {
+                    return;
+                };
                 let (report, ahead) = (&mut Report::default(), false);
                 let looked = self.reclaim_group(&assigned, &group, ahead, None, report);
                 // The next run tells why.
@@ -208,8 +185,7 @@ impl Reclaim {
                 end = next;
             }
         });
-        let looks = stream::iter(looks).buffer_unordered(LOOKS_AT_ONCE);
-        looks.collect::<()>().await;
+        join_all(looks).await;
     }
 
     /// Reclaims the expired deliveries of a group. Returns the time at which its next lease ends, if that is soon and known.

@@ -1,6 +1,7 @@
 //! A message: its identity, its headers, its options, and the record that Redis stores.
 
 mod callback;
+pub mod forwarded;
 mod id;
 mod options;
 mod record;
@@ -54,8 +55,6 @@ pub struct Headers(BTreeMap<HeaderName, HeaderValue>);
 /// what only Lisa knows.
 const RESERVED: &str = "lisa-";
 
-/// The header with the topic and the id, separated by a slash, that a message had before it was first forwarded from garbage.
-pub const ORIGIN: &str = "lisa-origin";
 /// The longest text of an error in a header, in characters.
 const LONGEST_ERROR: usize = 1024;
 

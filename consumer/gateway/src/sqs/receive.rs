@@ -7,8 +7,7 @@ use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lisa_consumer_core::Outcome;
-use lisa_core::message::{Headers, MessageId, ORIGIN, OrderingKey};
-use lisa_core::topic::Topic;
+use lisa_core::message::{OrderingKey, forwarded};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -37,11 +36,8 @@ const ENCODING: &str = "lisa-encoding";
 /// The attribute with the id of a message that Lisa's other interfaces use. Only a request that names it gets it.
 const ID: &str = "lisa-id";
 
-/// The system attribute with the queue from which a message was forwarded, and the header that tells it.
+/// The system attribute with the queue from which a message was forwarded to its dead-letter queue.
 const SOURCE: &str = "DeadLetterQueueSourceArn";
-const GARBAGE_TOPIC: &str = "lisa-garbage-topic";
-/// The header with the attempts that a message had before it was forwarded from garbage.
-const GARBAGE_ATTEMPTS: &str = "lisa-garbage-attempts";
 
 /// The parameters of `ReceiveMessage`.
 #[derive(Deserialize)]
@@ -255,7 +251,7 @@ fn message<'a>(
     }
     let md5_of_attributes = (!attributes.is_empty()).then(|| md5_of_attributes(&attributes));
     Message {
-        id: match origin(&delivery.headers) {
+        id: match forwarded::origin(&delivery.headers) {
             Some((topic, id)) => message_id(&topic, &id).to_string(),
             None => message_id(&delivery.topic, &delivery.id).to_string(),
         },
@@ -268,15 +264,9 @@ fn message<'a>(
     }
 }
 
-/// Returns the topic and the id that a message had before it was first forwarded from garbage.
-fn origin(headers: &Headers) -> Option<(Topic, MessageId)> {
-    let (topic, id) = headers.get(ORIGIN)?.split_once('/')?;
-    Some((topic.parse().ok()?, id.parse().ok()?))
-}
-
 /// Returns the ARN of the queue from which a message was forwarded to its dead-letter queue.
 fn source(call: &Call<'_>, pulled: &Pulled, is_fifo: bool) -> Option<String> {
-    let topic = pulled.delivery.headers.get(GARBAGE_TOPIC)?;
+    let topic = pulled.delivery.headers.get(forwarded::TOPIC)?;
     let suffix = if is_fifo { FIFO } else { "" };
     Some(call.arn(&format!("{topic}{suffix}")))
 }
@@ -285,7 +275,7 @@ fn system_attributes(pulled: &Pulled, is_fifo: bool) -> BTreeMap<&'static str, S
     let delivery = &pulled.delivery;
     let header = |name: &str| delivery.headers.get(name).map(str::to_owned);
     let generated = || {
-        let origin = origin(&delivery.headers).map(|(_, id)| id);
+        let origin = forwarded::origin(&delivery.headers).map(|(_, id)| id);
         let at = origin.unwrap_or_else(|| delivery.id.clone()).generated_at();
         at.map(|at| at.get().to_string())
     };
@@ -296,7 +286,7 @@ fn system_attributes(pulled: &Pulled, is_fifo: bool) -> BTreeMap<&'static str, S
     let key = pulled.key.as_ref().filter(|_| is_fifo);
     let key = key.map(|key| key.as_str().to_owned());
     // Those of the queue from which it was forwarded count, too.
-    let before = header(GARBAGE_ATTEMPTS).and_then(|attempts| attempts.parse().ok());
+    let before = header(forwarded::ATTEMPTS).and_then(|attempts| attempts.parse().ok());
     let receives = delivery.attempt + before.unwrap_or(0);
     // Unless the header has it, a deduplication id is the id of the message.
     let own = || {
