@@ -163,7 +163,11 @@ late: a waiting message|ack_late.lua|if where then|if where == 'unknown' then
 together: the key goes on with the first to leave|transitions.lua|    if rest and rest ~= '' then|    if rest and rest == 1 then
 together: one comes again beside the others|transitions.lua|    if held and held ~= m.id then|    if held and not without(held, m.id) then
 together: one that comes again keeps the key|transitions.lua|      if without(held, m.id) then|      if false then
-together: taken past what is ready|take_parked.lua| or #redis.call('XRANGE', g.ready, '(' .. delivered, '+', 'COUNT', 1) > 0|
+together: taken past what is ready|take_parked.lua|if is_aside or #ready == 0 then|if true then
+together: taken past many that are ready|take_parked.lua|if not ready or #ready > MOST_READY then|if not ready then
+together: what is ready is lost|take_parked.lua|if is_aside then|if false then
+together: what is ready is given twice|take_parked.lua|  redis.call('XDEL', g.ready, unpack(entries))\n|
+together: what is ready stays in flight|take_parked.lua|'COUNT', #ready, 'NOACK', 'STREAMS'|'COUNT', #ready, 'STREAMS'
 together: taken past a gate|take_parked.lua|and not is_gated(g) |
 together: the key is left to the first|take_parked.lua|redis.call('HSET', g.holder, m.key, holders)|
 together: taken twice|take_parked.lua|holder(g, m.key) ~= m.id|not without(holder(g, m.key), m.id)

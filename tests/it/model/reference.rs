@@ -253,6 +253,16 @@ impl Group {
         self.states.values().filter(|state| which(state)).count()
     }
 
+    /// Removes what is ready, after reading it.
+    fn set_ready_aside(&mut self) -> Vec<Delivery> {
+        let ready = self.stream.extract_if(.., |d| d.holder == Holder::Ready);
+        let ready: Vec<_> = ready.collect();
+        if let Some(last) = ready.last() {
+            self.last_delivered = last.entry;
+        }
+        ready
+    }
+
     /// The position of an entry.
     pub(super) fn find(&self, entry: EntryId) -> Option<usize> {
         self.stream.iter().position(|d| d.entry == Some(entry))
@@ -462,11 +472,13 @@ impl Reference {
         let group = &self.groups[g];
         let is_ready = |d: &Delivery| d.holder == Holder::Ready;
         let has_parked = group.count(|state| *state == CopyState::Parked) > 0;
-        if !has_parked || self.is_gated(g) || group.stream.iter().any(is_ready) {
+        let ready = group.stream.iter().filter(|d| is_ready(d)).count();
+        if !has_parked || self.is_gated(g) || ready > 16 {
             return (items.len(), Vec::new());
         }
         self.begin(clock, most);
         let (mut kept, mut sent) = (0, 0);
+        let mut aside: Option<Vec<_>> = None;
         for item in items {
             if kept + sent >= most {
                 break;
@@ -482,7 +494,12 @@ impl Reference {
                 continue;
             }
             let mut together = vec![item.id.clone()];
-            for id in self.parked(g, &key, room) {
+            let behind = self.parked(g, &key, room);
+            if !behind.is_empty() {
+                let group = &mut self.groups[g];
+                aside.get_or_insert_with(|| group.set_ready_aside());
+            }
+            for id in behind {
                 if self.emit(g, &id, None) {
                     together.push(id);
                 }
@@ -501,6 +518,9 @@ impl Reference {
                 let delivery = stream.remove(place);
                 self.emit(g, &delivery.id, Some(delivery.due));
             }
+        }
+        for delivery in aside.into_iter().flatten() {
+            self.emit(g, &delivery.id, Some(delivery.due));
         }
         self.finish([g]);
         for delivery in &mut taken {

@@ -107,15 +107,39 @@ async fn what_comes_again_of_them_keeps_the_order() {
 }
 
 #[tokio::test]
-async fn nothing_is_taken_past_what_is_ready_a_gate_or_another_holder() {
-    let sent = ["a1", "a2", "a3"].map(|id| keyed(id, "a"));
-    let sent = sent.into_iter().chain([keyed("b1", "b"), keyed("b2", "b")]);
-    let relay = relay_of(&sent.collect::<Vec<_>>(), settings()).await;
-    let first = relay.read(1).await;
-    assert!(take(&relay, &first, 10, 9).await.is_empty(), "b1 is ready");
-    let mut all = relay.read(10).await;
-    all.extend(first);
-    assert_eq!(ids(&take(&relay, &all, 4, 2).await), ["b2", "a2"]);
+async fn what_is_ready_goes_behind_what_is_taken() {
+    let sent = ["a1", "a2", "a3", "b1", "b2", "c1"].map(|id| keyed(id, &id[..1]));
+    let relay = relay_of(&sent, settings()).await;
+    let first = relay.read(2).await;
+    let taken = take_with(&relay, &first, 2, 9).await;
+    assert_eq!((taken.kept, ids(&taken.more)), (1, vec!["a2"]));
+    let rest = relay.read(10).await;
+    let attempts = rest.iter().map(|read| read.attempt.number);
+    assert_eq!(attempts.collect::<Vec<_>>(), [1, 1]);
+    let rest_ids = rest.iter().map(|read| read.id.as_ref().unwrap().as_str());
+    assert_eq!(rest_ids.collect::<Vec<_>>(), ["b1", "c1"]);
+    assert_eq!(relay.stats().await.groups[0].ready, 0);
+    for read in first.iter().take(1).chain(&rest) {
+        relay.settle(read, Verdict::Ack).await;
+    }
+    for one in taken.more.into_iter().map(as_read) {
+        relay.settle(&one, Verdict::Ack).await;
+    }
+    assert_eq!(read_ids(&relay).await, ["b2", "a3"]);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn nothing_is_taken_past_many_that_are_ready_a_gate_or_another_holder() {
+    let sent = ["a1", "a2", "a3", "b1", "b2"].map(|id| keyed(id, &id[..1]));
+    let relay = relay_of(&sent, settings()).await;
+    let others = (0..17).map(|n| message(&format!("o{n}"), When::NOW));
+    relay.send(&others.collect::<Vec<_>>()).await;
+    relay.move_due(100).await;
+    let mut all = relay.read(2).await;
+    assert!(take(&relay, &all, 10, 9).await.is_empty(), "17 are ready");
+    all.extend(relay.read(1).await);
+    assert_eq!(ids(&take(&relay, &all, 5, 2).await), ["a2", "b2"]);
     assert!(take(&relay, &all, 10, 9).await.is_empty(), "they are two");
 
     let limited = TopicSettings {

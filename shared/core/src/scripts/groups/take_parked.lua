@@ -14,17 +14,40 @@
 -- after its lease.
 --
 -- The messages behind the first holder come first, then the second holder, and so on. A holder for which no place is left is ready
--- again. The new entries are the next ones that the group reads, because the script does nothing while others are ready, or
--- while a gate decides what is delivered.
+-- again. The new entries are the next ones that the group reads: what is ready and unread goes behind them, in its order. The
+-- script does nothing while more than 16 are ready, or while a gate decides what is delivered.
 local g, consumer = read_sizes(groups[tonumber(ARGV[3])]), ARGV[4]
 local most, each, count_of_items = tonumber(ARGV[5]), tonumber(ARGV[6]), (#ARGV - 6) / 2
+local MOST_READY = 16
 
 local delivered = g.parked_count > 0 and not is_gated(g) and last_delivered(g)
-if not delivered or #redis.call('XRANGE', g.ready, '(' .. delivered, '+', 'COUNT', 1) > 0 then
+local ready = delivered and redis.call('XRANGE', g.ready, '(' .. delivered, '+', 'COUNT', MOST_READY + 1)
+if not ready or #ready > MOST_READY then
   return {'taken', count_of_items}
 end
-local kept, sent = 0, 0
+for i, entry in ipairs(ready) do
+  ready[i] = by_names(entry[2])
+  ready[i].entry = entry[1]
+  if not ready[i].i then
+    return {'taken', count_of_items}
+  end
+end
+local kept, sent, is_aside = 0, 0, false
 budget = most
+-- Reads what is ready, so that what is sent now is next, and removes it from the stream.
+local function set_aside()
+  if is_aside or #ready == 0 then
+    return
+  end
+  is_aside = true
+  redis.call('XREADGROUP', 'GROUP', g.name, consumer, 'COUNT', #ready, 'NOACK', 'STREAMS', g.ready, '>')
+  local entries = {}
+  for i, fields in ipairs(ready) do
+    entries[i] = fields.entry
+  end
+  redis.call('XDEL', g.ready, unpack(entries))
+  g.stream = g.stream - #ready
+end
 -- Takes what is behind the holder of a key.
 local function follow(m, entry)
   local room = math.min(each - 1, most - kept - sent, budget)
@@ -35,6 +58,9 @@ local function follow(m, entry)
   local holders, ids = ' ' .. m.id .. ' ', {}
   for n, head in ipairs(heads) do
     ids[n] = string.sub(head, #m.key + 28)
+  end
+  if #ids > 0 then
+    set_aside()
   end
   prefetch(ids)
   for n, id in ipairs(ids) do
@@ -53,7 +79,7 @@ while kept < count_of_items and kept + sent < most do
   kept = kept + 1
   follow(message(id), entry)
 end
--- Those without a place.
+-- Those without a place, then those that were set aside.
 for i = kept + 1, count_of_items do
   local entry, m = ARGV[5 + 2 * i], message(ARGV[6 + 2 * i])
   local fields = redis.call('XACK', g.ready, g.name, entry) == 1 and read_entry(g.ready, entry)
@@ -61,6 +87,11 @@ for i = kept + 1, count_of_items do
     redis.call('XDEL', g.ready, entry)
     g.stream = g.stream - 1
     emit(g, m, tonumber(fields.d))
+  end
+end
+if is_aside then
+  for _, fields in ipairs(ready) do
+    emit(g, message(fields.i), tonumber(fields.d))
   end
 end
 finish()
