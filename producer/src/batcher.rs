@@ -34,6 +34,11 @@ const MAX_HELD: usize = 64 * 1024 * 1024;
 /// The memory a message takes in addition to its record, in bytes.
 const OVERHEAD: usize = 512;
 
+/// Returns the memory that a message takes until it is answered, in bytes.
+pub(crate) fn held_by(message: &PreparedMessage) -> usize {
+    message.record.encoded_len() + message.options.text_len() + OVERHEAD
+}
+
 type Answer = Result<Accepted, Failure>;
 type Key = (Topic, Shard, Durability);
 
@@ -112,8 +117,8 @@ impl SendBatcher {
         message: PreparedMessage,
     ) -> Result<Accepted, SendError> {
         let id = message.id.clone();
-        let bytes = message.record.encoded_len() + message.options.text_len() + OVERHEAD;
-        let room = Room::take(&self.held, bytes).ok_or(SendError::Busy { limit: MAX_HELD })?;
+        let room =
+            Room::take(&self.held, held_by(&message)).ok_or(SendError::Busy { limit: MAX_HELD })?;
         let (answer, answered) = oneshot::channel();
         self.enqueue(Job {
             topic,

@@ -31,6 +31,7 @@
 // Tests start tasks and share state as they like.
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod admission;
 #[cfg(feature = "http")]
 mod batch_line;
 mod batcher;

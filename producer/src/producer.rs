@@ -22,7 +22,8 @@ use lisa_service::metrics::Metrics;
 use lisa_service::spans::Spans;
 use serde::Serialize;
 
-use crate::batcher::{Batch, SendBatcher};
+use crate::admission::{Admission, Share};
+use crate::batcher::{Batch, SendBatcher, held_by};
 use crate::error::{Failure, InvalidField, SendError};
 use crate::message::NewMessage;
 use crate::message_ref::MessageRef;
@@ -33,20 +34,6 @@ use crate::stored::{CancelOutcome, GetOutcome};
 /// Shards of a batch that are sent to concurrently.
 const SHARDS_AT_A_TIME: usize = 4;
 
-/// Counts a message of a client over HTTP against the quota of its token.
-#[cfg(feature = "http")]
-fn admit(message: PreparedMessage) -> Result<PreparedMessage, SendError> {
-    let admitted = lisa_service::http::client::admit_send();
-    admitted.map_err(|per_second| SendError::OverQuota { per_second })?;
-    Ok(message)
-}
-
-/// Admits each message: without the HTTP interface, there are no tokens.
-#[cfg(not(feature = "http"))]
-const fn admit(message: PreparedMessage) -> Result<PreparedMessage, SendError> {
-    Ok(message)
-}
-
 /// Accepts messages for later delivery. Cheap to clone; clones share the connection and the batches.
 #[derive(Clone, Debug)]
 pub struct Producer {
@@ -56,6 +43,7 @@ pub struct Producer {
 struct Inner {
     broker: Broker,
     batcher: SendBatcher,
+    admission: Admission,
     options: ProducerOptions,
 }
 
@@ -92,6 +80,7 @@ impl Producer {
         Self {
             inner: Arc::new(Inner {
                 batcher: SendBatcher::new(broker.clone()),
+                admission: Admission::new(),
                 broker,
                 options,
             }),
@@ -186,8 +175,12 @@ impl Producer {
         let topic = self.topic_for_send(&parse_topic(topic)?).await?;
         let now = self.inner.broker.now();
         let checked = message.check(topic.settings(), now);
-        let receipt = match checked.and_then(admit) {
-            Ok(mut message) => {
+        let admitted = match checked {
+            Ok(message) => self.admit(message).await,
+            Err(error) => Err(error),
+        };
+        let receipt = match admitted {
+            Ok((mut message, _share)) => {
                 let options = &self.inner.options;
                 let span = spans::start(options, now, &topic, &mut [&mut message], false);
                 let (replace, durability) = (message.options.replace.clone(), message.durability);
@@ -202,11 +195,22 @@ impl Producer {
         receipt
     }
 
+    /// Waits until the client whose request is being answered may send a message.
+    async fn admit(
+        &self,
+        message: PreparedMessage,
+    ) -> Result<(PreparedMessage, Option<Share>), SendError> {
+        Admission::count()?;
+        let share = self.inner.admission.share(held_by(&message)).await?;
+        Ok((message, share))
+    }
+
     /// Sends many messages, up to 100 per call, and returns one result for each, in their order. Some may fail. Messages of
     /// one shard are stored in their order, so a message may replace an earlier one.
     ///
     /// # Errors
-    /// [`SendError`] if the topic is unknown or cannot be read; nothing was sent.
+    /// [`SendError`] if the topic is unknown or cannot be read, or a client over HTTP has too many sends under way; nothing
+    /// was sent.
     ///
     /// # Cancel safety
     /// Dropping the future does not undo completed sends; the remaining messages are not sent.
@@ -221,8 +225,9 @@ impl Producer {
             Vec::with_capacity(messages.len());
         let mut shards: BTreeMap<Shard, Vec<(usize, PreparedMessage)>> = BTreeMap::new();
         for (index, message) in messages.into_iter().enumerate() {
-            let checked = message.check(topic.settings(), now).and_then(admit);
-            results.push(checked.map_or_else(
+            let checked = message.check(topic.settings(), now);
+            let counted = checked.and_then(|message| Admission::count().map(|()| message));
+            results.push(counted.map_or_else(
                 |error| Some(Err(error)),
                 |message| {
                     let shard = topic.shard_of_message(&message);
@@ -231,6 +236,9 @@ impl Producer {
                 },
             ));
         }
+        let admitted = shards.values().flatten();
+        let bytes = admitted.map(|(_, message)| held_by(message)).sum();
+        let _share = self.inner.admission.share(bytes).await?;
         let span = match self.inner.options.spans {
             Some(_) => {
                 let messages = shards.values_mut().flatten();

@@ -3,6 +3,7 @@
 //! Lines that have arrived are settled together, without waiting for further ones. A JSON array is read whole.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -17,6 +18,7 @@ use lisa_consumer_core::internals::Claims;
 use lisa_core::broker::MAX_BATCH;
 use lisa_service::http::batch::Format;
 use lisa_service::http::body::{Lines, Reservation, read_admitting, without_bom};
+use lisa_service::http::client::Client;
 use lisa_service::http::json::{FEW, elements, first_element, object};
 use lisa_service::http::share::Share;
 use lisa_service::http::{Problem, ProblemCode, read_fields};
@@ -43,6 +45,12 @@ pub(super) const ROOM_OF_ONE: usize = ROOM / 2;
 const RESULT: usize = 1024;
 /// The results of an array that do not count: they fit into the buffers of its connection.
 const FREE_RESULTS: usize = 50;
+/// The most items that are under way for one client: Redis takes about 10 ms for them.
+pub(super) const ITEMS_OF_ONE: usize = 2000;
+/// The most items that are under way for all clients.
+pub(super) const ITEMS_OF_ALL: usize = 64_000;
+/// The longest wait of items for those of the same client.
+const WAIT: Duration = Duration::from_secs(10);
 /// The most lines that are answered before one has the token of a delivery.
 const MAX_STRANGE: usize = 100;
 
@@ -240,7 +248,8 @@ impl Batch {
                 items.push(Err(problem));
             }
         }
-        let results = self.verb.run(&self.gateway, &items).await;
+        let client = self.lines.client();
+        let results = self.verb.run(&self.gateway, client, &items).await;
         let has_effect = |result: &ItemResult| matches!(result, ItemResult::Ended(_));
         if results.iter().any(has_effect) {
             self.lines.took_effect();
@@ -300,18 +309,28 @@ impl Verb {
         } = items;
         let (mut text, mut begun) = (String::new(), false);
         for items in items.chunks(MAX_BATCH) {
-            let results = self.run(gateway, items).await;
+            let results = self.run(gateway, room.client(), items).await;
             text += &write(format, &mut begun, &results);
         }
         (text + end(format, begun), room)
     }
 
-    /// Runs items, and returns a result for each.
-    async fn run(self, gateway: &Gateway, items: &[Result<Bytes, Problem>]) -> Vec<ItemResult> {
+    /// Runs items of a client, and returns a result for each.
+    async fn run(
+        self,
+        gateway: &Gateway,
+        client: Client,
+        items: &[Result<Bytes, Problem>],
+    ) -> Vec<ItemResult> {
+        let mut share = gateway.shared.under_way.begin(client);
+        let shared = share.add_within(items.len(), WAIT).await;
         let items = items
             .iter()
             .map(|item| item.as_ref().map_err(Problem::clone));
         let results = match self {
+            _ if shared.is_err() => items
+                .map(|item| Err(item.err().unwrap_or_else(busy)))
+                .collect(),
             Self::Settle => {
                 let items = items.map(|item| item.and_then(|item| settlement(gateway, item)));
                 settle_all(gateway, items.collect()).await
@@ -332,6 +351,11 @@ impl Verb {
         };
         results.into_iter().map(result).collect()
     }
+}
+
+fn busy() -> Problem {
+    let detail = "too many settlements of this client are under way; nothing was done";
+    Problem::new(ProblemCode::Unavailable, detail)
 }
 
 /// Reads the delivery of an item, and its outcome.

@@ -80,6 +80,8 @@ struct Shared {
     room: Shares,
     /// The memory for the results of batches.
     results: Shares,
+    /// The items of batches that wait for Redis.
+    under_way: Shares,
     bodies: BodyLimits,
     /// The limits of looking up messages for stale receipt handles.
     searches: Reads,
@@ -159,6 +161,7 @@ impl Gateway {
             waiting: Shares::new(max_waiting, max_waiting - max_waiting / 4),
             room: Shares::new(handed::ROOM, handed::ROOM_OF_ONE),
             results: Shares::new(batch::ROOM, batch::ROOM_OF_ONE),
+            under_way: Shares::new(batch::ITEMS_OF_ALL, batch::ITEMS_OF_ONE),
             bodies: BodyLimits::new(body_timeout),
             searches: Reads::of_searches(),
             tasks: TaskTracker::new(),

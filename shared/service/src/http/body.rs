@@ -9,6 +9,7 @@ use bytes::{Buf, BytesMut};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
+use super::client::Client;
 use super::json::BYTE_ORDER_MARK;
 use super::problem::{Problem, ProblemCode};
 use super::share::Shortage;
@@ -204,6 +205,12 @@ pub struct Lines {
 }
 
 impl Lines {
+    /// Returns the client that sends them.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.reserved.client()
+    }
+
     /// Creates a reader of lines of at most `max_line` bytes without the terminator. Each must arrive in the time of
     /// `limits`.
     #[must_use]

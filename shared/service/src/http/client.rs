@@ -1,5 +1,6 @@
-//! The client of the request that is being answered: by its token, or by its address.
+//! The client of the request that is being answered: by the topics of its token, by its token, or by its address.
 
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ tokio::task_local! {
 /// The client to which the use of a resource is attributed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Client {
+    /// All limited tokens of a team.
+    Team(Team),
     /// The name of an accepted token.
     Token(Arc<str>),
     /// The address of a client without a token, or its /64 network.
@@ -33,22 +36,45 @@ impl Client {
     #[must_use]
     pub fn current() -> Self {
         let address = || ADDRESS.try_with(Self::clone).unwrap_or(Self::Unknown);
-        token_name().map_or_else(address, Self::Token)
+        Self::admitted().unwrap_or_else(address)
     }
 
     /// Returns the client of a request: by the token that was accepted for it, or else by its address.
     pub(super) fn of(request: &Request) -> Self {
         let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-        match (token_name(), peer) {
-            (Some(name), _) => Self::Token(name),
+        match (Self::admitted(), peer) {
+            (Some(client), _) => client,
             (None, Some(ConnectInfo(peer))) => Self::Address(network(peer.ip())),
             (None, None) => Self::Unknown,
         }
     }
 
+    /// Returns the client of the request being answered as it was admitted.
+    fn admitted() -> Option<Self> {
+        ADMITTED.try_with(Admitted::known).ok().flatten()
+    }
+
     /// Runs the answer to a request from this address.
     pub(super) fn scope<F: Future>(self, answer: F) -> impl Future<Output = F::Output> {
         ADDRESS.scope(self, answer)
+    }
+}
+
+/// The tokens that are limited to the same topics. They are one client, so a team that gets more tokens gets no larger share.
+#[derive(Clone, Debug)]
+pub struct Team(Arc<Reach>);
+
+impl PartialEq for Team {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.topics == other.0.topics
+    }
+}
+
+impl Eq for Team {}
+
+impl Hash for Team {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.topics.hash(state);
     }
 }
 
@@ -72,6 +98,8 @@ pub struct Admitted {
     may_read: bool,
     /// The name of its token, if tokens are configured.
     token: Option<Arc<str>>,
+    /// The address of a client without a token, for work that goes on after the handler has returned.
+    address: Option<Client>,
     reach: Arc<Reach>,
     quota: Option<Arc<SendQuota>>,
 }
@@ -83,6 +111,7 @@ impl Admitted {
         Self {
             may_read,
             token,
+            address: None,
             reach: Arc::default(),
             quota: None,
         }
@@ -109,15 +138,25 @@ impl Admitted {
     /// Returns the client whose request is being answered, if it was admitted: for work that goes on after the handler has returned.
     #[must_use]
     pub fn current() -> Option<Self> {
-        ADMITTED.try_with(Self::clone).ok()
+        let address = || ADDRESS.try_with(Client::clone).ok();
+        ADMITTED.try_with(Self::clone).ok().map(|client| Self {
+            address: client.address.clone().or_else(address),
+            ..client
+        })
     }
 
     /// Returns the client: by its token, or else by the address of the request being answered.
     #[must_use]
     pub fn client(&self) -> Client {
-        self.token
-            .clone()
-            .map_or_else(Client::current, Client::Token)
+        self.known().unwrap_or_else(Client::current)
+    }
+
+    fn known(&self) -> Option<Client> {
+        match (&self.token, &self.reach.topics) {
+            (Some(_), Some(_)) => Some(Client::Team(Team(self.reach.clone()))),
+            (Some(name), None) => Some(Client::Token(name.clone())),
+            (None, _) => self.address.clone(),
+        }
     }
 
     /// Runs the answer to a request of this client.
@@ -190,6 +229,26 @@ pub fn token_name() -> Option<Arc<str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn the_tokens_of_a_team_are_one_client() {
+        let client = async |name: &str, topics: &[&str]| {
+            let patterns = topics.iter().map(|topic| topic.parse().unwrap());
+            let reach = Reach {
+                topics: (!topics.is_empty()).then(|| patterns.collect()),
+                ..Reach::default()
+            };
+            let admitted = Admitted::new(true, Some(name.into())).within(&Arc::new(reach));
+            let same = admitted.client();
+            let current = admitted.scope(async { Client::current() }).await;
+            assert_eq!(current, same);
+            current
+        };
+        let shop = client("shop-1", &["shop-*", "orders"]).await;
+        assert_eq!(shop, client("shop-2", &["shop-*", "orders"]).await);
+        assert_ne!(shop, client("shop-1", &["shop-*"]).await);
+        assert_ne!(client("a", &[]).await, client("b", &[]).await);
+    }
 
     #[test]
     fn an_address_of_ipv6_counts_as_its_network() {
