@@ -329,6 +329,10 @@ settings changed under a condition|declare.lua|elseif mode == 'update' and seen 
 resharding loses settings|declare.lua|if conf[8] and is_whole and not keeps then|if false then
 restoring on older shards|redirect.lua| or restores and (conf[1] or conf[2])|
 restoring on the first shard|declare.lua|if not epoch and conf[11] then|if false then
+claim at another version of the registry|claim_topic.lua|if seen and seen ~= (tonumber(version) or 0) then|if false then
+claim that nobody notices|claim_topic.lua|redis.call('HINCRBY', TOPICS, ':version', 1)|
+claim of one topic too many|claim_topic.lua|if count >= most then|if count > most then
+claims that are no topics yet|claim_topic.lua|counted[other], count = true, count + 1|counted[other] = true
 token changed at another version|change_token.lua|if version ~= at then|if false then
 token whose change nobody sees|change_token.lua|redis.call('HSET', TOKENS, ':version', new)\n|
 tokens whose version begins again|change_token.lua|math.max(before + 1, now * 1000 + us)|before + 1
@@ -442,6 +446,7 @@ suite_of() {
     removal*) echo removal:: ;;
     stats*) echo scripts::stats:: ;;
     "history of all"*) echo scripts::note_total:: ;;
+    claim*) echo scripts::claim_topic:: ;;
     history*) echo scripts::note_sample:: ;;
     resharding*) echo reshard:: ;;
     restoring*) echo reshard::wiped:: ;;

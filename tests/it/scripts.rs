@@ -8,6 +8,7 @@ mod batches;
 mod calls;
 mod cancel;
 mod change_token;
+mod claim_topic;
 mod class;
 mod clean;
 mod clock;

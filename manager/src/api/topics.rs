@@ -17,7 +17,7 @@ use lisa_core::openapi;
 use lisa_core::state::State;
 use lisa_core::topic::{Topic, TopicSettings};
 use lisa_service::http::body::read_limited;
-use lisa_service::http::client::reaches;
+use lisa_service::http::client::{reaches, topic_quota};
 use lisa_service::http::{
     KEY_OF_MESSAGE, MessagePath, Problem, Query, TopicPath, read_fields_over,
 };
@@ -142,7 +142,8 @@ impl ToSchema for NewSettings {}
 ///
 /// A setting that the body lacks has the value of `topic_defaults` in the managers' configuration, except `shards`, which stays.
 /// One that is `null` has its built-in default. Existing groups stay, whether the settings name them or not. Settings that are in
-/// force already are a success at any epoch, so a request without a response can be repeated.
+/// force already are a success at any epoch, so a request without a response can be repeated. If the token has a quota of messages or
+/// bytes, a topic without this limit gets an equal part of the quota.
 #[utoipa::path(put, operation_id = "put_topic", path = "/v1/topics/{topic}", tag = "topics",
     params(TopicPath,
         ("If-Match" = Option<String>, Header, pattern = r#"^"[1-9][0-9]{0,17}"$"#, description = "An `ETag` of the topic: changes it only if it still has this `ETag`, or these settings"),
@@ -151,7 +152,7 @@ impl ToSchema for NewSettings {}
     responses((status = 200, description = "The topic, with the settings in force; the header `ETag` has the epoch in quotes", body = TopicEntry),
         (status = 201, description = "The new topic", body = TopicEntry),
         (status = 404, description = "unknown_topic: the topic is being removed; repeat the request once it is gone"),
-        (status = 409, description = "declared_in_file: the managers' configuration declares the topic"),
+        (status = 409, description = "declared_in_file: the managers' configuration declares the topic; busy: the topic would exceed the quota of the token, or there are 10,000 topics"),
         (status = 412, description = "precondition_failed: the topic has changed, exists, or does not exist")))]
 pub(super) async fn put(
     With(api): With<Api>,
@@ -173,7 +174,11 @@ pub(super) async fn put(
         Err(BrokerError::UnknownTopic(_)) => None,
         Err(error) => return Err(error.into()),
     };
-    let settings = read_settings(&body, before.as_deref(), &api.config.topic_defaults)?;
+    let mut settings = read_settings(&body, before.as_deref(), &api.config.topic_defaults)?;
+    let quota = topic_quota();
+    if let Some(quota) = &quota {
+        quota.fill(&mut settings);
+    }
     topics::not_in_file(&api.config, &name)?;
     let to = settings.garbage.topic.as_ref();
     let is_new = before
@@ -196,7 +201,7 @@ pub(super) async fn put(
         }
     };
     let action = api.action(verb).topic(&name).details(changes);
-    let declare = api.broker.declare(&name, &settings, mode);
+    let declare = api.broker.declare_by_call(&name, &settings, mode, quota);
     let epoch = before.map_or(0, |before| before.epoch());
     let declared = action.run(declare, |declared| {
         audit::changed(declared.epoch() != epoch)

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use lisa_core::broker::{Broker, BrokerError, MAX_TOKENS, StoredToken, TokenChange};
-use lisa_core::fields::Describer;
+use lisa_core::fields::{Describer, plain};
 use lisa_core::names::{TokenName, words};
 use lisa_core::openapi;
-use lisa_core::topic::NamePattern;
+use lisa_core::topic::{NamePattern, Size, TopicQuota};
 use lisa_service::config::Config;
 use lisa_service::http::auth::{NewToken, Scope, Token, TokenDefinition, TokenHash, TokenRecord};
 use lisa_service::http::{Problem, ProblemCode};
@@ -101,6 +101,16 @@ pub(crate) struct TokenView {
     /// The number of messages that it may send in a second, in each process; absent for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sends_per_second: Option<u32>,
+    /// The number of topics that it may reach: at this number, it cannot create another one. Absent for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_topics: Option<u32>,
+    /// The sum of `max_messages` of the topics that it reaches, which it cannot exceed; absent for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_messages: Option<u64>,
+    /// The same for `max_bytes`, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    pub(crate) max_bytes: Option<Size>,
     /// True while its previous secret is accepted as well.
     pub(crate) is_rotating: bool,
     /// The time of its creation. Absent if a file declares it.
@@ -138,6 +148,7 @@ impl ToSchema for TokenBody {}
 impl TokenView {
     fn of(token: &Token) -> Self {
         let reach = token.reach();
+        let quota = token.topic_quota();
         Self {
             token: token.name().to_owned(),
             scopes: token.scopes().to_vec(),
@@ -147,6 +158,9 @@ impl TokenView {
             expires: token.expires().map(|at| at.to_string()),
             has_expired: token.has_expired(),
             sends_per_second: token.quota().map(|quota| quota.per_second()),
+            max_topics: quota.map(|quota| quota.max_topics),
+            max_messages: quota.and_then(|quota| quota.max_messages),
+            max_bytes: quota.and_then(|quota| quota.max_bytes),
             is_rotating: token.has_previous(),
             ..Self::default()
         }
@@ -485,6 +499,12 @@ fn extent(definition: &TokenDefinition) -> String {
     }
     if let Some(sends) = definition.sends_per_second {
         text += &format!(", {sends} sends/s");
+    }
+    let quota = { definition.topic_quota.iter() }.flat_map(TopicQuota::fields);
+    for (name, value) in quota {
+        if let Some(value) = value {
+            text += &format!(", {name} {}", plain(&value));
+        }
     }
     text
 }

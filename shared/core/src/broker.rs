@@ -9,6 +9,7 @@ mod change;
 mod counters;
 mod cursor;
 mod declare;
+mod declare_by_call;
 mod deliver;
 mod doctor;
 mod durability;

@@ -170,6 +170,8 @@ keys! {
     /// The keys of a namespace's registry.
     struct RegistryKeys {
         topics,
+        /// The limits of topics that calls are about to declare.
+        topic_claims,
         managers,
         /// The times up to which the schedules of configurations have fired.
         schedules,

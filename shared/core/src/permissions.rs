@@ -181,6 +181,7 @@ fn commands_of(role: &str) -> &'static [&'static str] {
         ],
         CALLBACKS => &["HGET"],
         OPERATOR => &[
+            "HDEL",
             "HGET",
             "HGETALL",
             "HMGET",

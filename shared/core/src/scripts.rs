@@ -61,6 +61,7 @@ pub(crate) use maintenance::reclaim::{Reclaim, ReclaimItem};
 pub(crate) use maintenance::stats::{GroupCounts, Stats, StatsReply};
 pub(crate) use registry::change_garbage_job::ChangeGarbageJob;
 pub(crate) use registry::change_token::ChangeToken;
+pub(crate) use registry::claim_topic::{ClaimTopic, TopicClaim};
 pub(crate) use registry::declare::{Declare, DeclareMode, DeclareReply, Declared};
 pub(crate) use registry::heartbeat::Heartbeat;
 pub(crate) use registry::note_counts::NoteCounts;

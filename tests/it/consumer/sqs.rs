@@ -7,6 +7,7 @@ mod groups;
 mod purge;
 mod query;
 mod queues;
+mod quota;
 mod shapes;
 mod signed;
 

@@ -3,6 +3,7 @@
 mod interfaces;
 mod quota;
 mod refused;
+mod stored;
 
 use super::SOON;
 use super::served::Served;

@@ -136,10 +136,11 @@ const TABLE: [(Scene, &str, &[Side]); 53] = [
 
 /// The operations that no process calls by itself: they serve operators, clients of a gateway, and Rust handlers that subscribe to
 /// garbage.
-const NOT_BY_ITSELF: [&str; 20] = [
+const NOT_BY_ITSELF: [&str; 21] = [
     "ack_late",
     "change_garbage_job",
     "change_token",
+    "claim_topic",
     "enable_garbage_hook",
     "examine",
     "finish_garbage_hook",

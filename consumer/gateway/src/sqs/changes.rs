@@ -11,6 +11,7 @@ use lisa_core::broker::{BrokerError, Declare, Removal, TopicHandle};
 use lisa_core::time::shorten;
 use lisa_core::topic::{Topic, TopicSettings};
 use lisa_service::audit::Action;
+use lisa_service::http::client::topic_quota;
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -94,7 +95,7 @@ pub(super) async fn create(call: &Call<'_>, request: Create) -> Result<Response,
                     // Somebody else was faster, or it is being removed.
                     Err(BrokerError::Epoch { .. } | BrokerError::BeingRemoved(_))
                         if Instant::now() < until => {}
-                    Err(error) => return Err(call.gateway().problem(error).into()),
+                    Err(error) => return Err(refused(call, error)),
                 }
             }
         }
@@ -188,12 +189,23 @@ async fn declare(
     let details = details.collect::<Vec<_>>().join(", ");
     let action = Action::of_sqs_client(broker, call.token.as_deref(), verb);
     let action = action.topic(topic).details(details);
-    let work = broker.declare(topic, settings, Declare::UpdateAt(epoch));
+    let mode = Declare::UpdateAt(epoch);
+    let work = broker.declare_by_call(topic, settings, mode, topic_quota());
     let outcome = |declared: &Arc<TopicHandle>| match declared.epoch() == epoch {
         true => "unchanged".to_owned(),
         false => "changed".to_owned(),
     };
     action.run(work, outcome).await.map(drop)
+}
+
+/// Returns the error of a topic that cannot be declared.
+fn refused(call: &Call<'_>, error: BrokerError) -> SqsError {
+    match error {
+        BrokerError::OverQuota { .. } | BrokerError::TooManyTopics(_) => {
+            SqsError::new(Kind::OverLimit, error.to_string())
+        }
+        error => call.gateway().problem(error).into(),
+    }
 }
 
 /// Compares attributes and tags with those of a queue that exists. Those that nothing depends on are ignored, if its topic was not
@@ -333,7 +345,7 @@ pub(super) async fn change(
                 return Ok(());
             }
             Err(BrokerError::Epoch { .. }) => {}
-            Err(error) => return Err(call.gateway().problem(error).into()),
+            Err(error) => return Err(refused(call, error)),
         }
     }
     let message = "The queue is being changed by others; call it again.";

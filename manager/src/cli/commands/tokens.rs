@@ -82,11 +82,14 @@ pub(crate) async fn show(client: &Client, name: &str, output: &Output) -> Result
         ("groups", names(token.groups.as_ref())),
         ("schedules", names(token.schedules.as_ref())),
         ("expires", token.expires.clone().unwrap_or_default()),
+        ("sends/s", number(token.sends_per_second.map(u64::from))),
+        ("max topics", number(token.max_topics.map(u64::from))),
+        ("max messages", number(token.max_messages)),
         (
-            "sends/s",
+            "max bytes",
             token
-                .sends_per_second
-                .map_or(String::new(), |sends| sends.to_string()),
+                .max_bytes
+                .map_or(String::new(), |size| size.to_string()),
         ),
         ("state", state.unwrap_or("valid").to_owned()),
         ("source", source(&token).to_owned()),
@@ -187,6 +190,9 @@ fn definition(token: &TokenView) -> Map<String, Value> {
         "schedules": token.schedules,
         "expires": token.expires,
         "sends_per_second": token.sends_per_second,
+        "max_topics": token.max_topics,
+        "max_messages": token.max_messages,
+        "max_bytes": token.max_bytes,
     });
     fields.as_object().cloned().unwrap_or_default()
 }
@@ -208,6 +214,10 @@ fn source(token: &TokenView) -> &'static str {
 fn scopes(token: &TokenView) -> String {
     let scopes: Vec<_> = token.scopes.iter().map(|scope| scope.as_str()).collect();
     scopes.join(", ")
+}
+
+fn number(number: Option<u64>) -> String {
+    number.map_or(String::new(), |number| number.to_string())
 }
 
 fn names(patterns: Option<&Vec<NamePattern>>) -> String {

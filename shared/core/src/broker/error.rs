@@ -6,7 +6,7 @@ use crate::keys::LAYOUT;
 use crate::redis::{ConnectionError, ConnectionErrorKind};
 use crate::scripts::{UnexpectedReply, unexpected};
 use crate::state::Accepted;
-use crate::topic::{Group, Shard, Topic};
+use crate::topic::{Group, MAX_TOPICS, OverQuota, Shard, Topic};
 
 /// The reason why a call of the broker failed.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +88,17 @@ pub enum BrokerError {
         /// Its epoch, 0 if it does not exist.
         there: u64,
     },
+    /// The topic would exceed the quota of the caller. Nothing was done.
+    #[error("topic {topic}: {over}")]
+    OverQuota {
+        /// The topic.
+        topic: Topic,
+        /// The way in which it would.
+        over: OverQuota,
+    },
+    /// There are as many topics as may be declared by call. Nothing was done.
+    #[error("topic {0} is not created: the limit of {MAX_TOPICS} topics is reached")]
+    TooManyTopics(Topic),
     /// The topic is being removed. Nothing was done.
     #[error("topic {0} is being removed")]
     BeingRemoved(Topic),

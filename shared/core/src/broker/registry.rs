@@ -37,7 +37,7 @@ pub struct Alive {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) shards: u16,
-    epoch: u64,
+    pub(super) epoch: u64,
 }
 
 impl Entry {
@@ -217,7 +217,7 @@ impl Broker {
         is_due
     }
 
-    async fn load_within_reach(
+    pub(super) async fn load_within_reach(
         &self,
         topic: &Topic,
     ) -> Result<Option<Arc<TopicHandle>>, BrokerError> {
@@ -311,9 +311,15 @@ impl Broker {
 
     /// Returns the entries of the registry that are readable.
     pub(super) async fn registered(&self) -> Result<BTreeMap<Topic, Entry>, BrokerError> {
-        let mut topics = BTreeMap::new();
+        Ok(self.registered_at().await?.0)
+    }
+
+    /// Returns the entries of the registry that are readable, and its version.
+    pub(super) async fn registered_at(&self) -> Result<(BTreeMap<Topic, Entry>, u64), BrokerError> {
+        let (mut topics, mut version) = (BTreeMap::new(), 0);
         for (name, entry) in self.fields(&self.inner.registry.topics).await? {
             if name == ":version" {
+                version = entry.parse().unwrap_or_default();
                 continue;
             }
             match (name.parse::<Topic>(), Entry::read(&entry)) {
@@ -321,7 +327,7 @@ impl Broker {
                 _ => self.cannot_read(&name, &unexpected("a topic and its epoch", &entry)),
             }
         }
-        Ok(topics)
+        Ok((topics, version))
     }
 
     /// Reads a topic from Redis. Returns `None` if its keys are lost.

@@ -2,6 +2,7 @@
 
 pub(super) mod change_garbage_job;
 pub(super) mod change_token;
+pub(super) mod claim_topic;
 pub(super) mod declare;
 pub(super) mod heartbeat;
 pub(super) mod note_counts;

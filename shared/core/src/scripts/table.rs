@@ -24,6 +24,7 @@ macro_rules! scripts {
                 TakeGarbageHooks = "groups/take_garbage_hooks" for consumer;
                 ChangeGarbageJob = "registry/change_garbage_job" for manager operator;
                 ChangeToken = "registry/change_token" for manager operator;
+                ClaimTopic = "registry/claim_topic" for manager operator sqs;
                 Declare = "registry/declare" for producer manager consumer operator;
                 Heartbeat = "registry/heartbeat" for manager;
                 NoteCounts = "registry/note_counts" for manager;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, Request};
-use lisa_core::topic::Topic;
+use lisa_core::topic::{Topic, TopicQuota};
 use tokio::task::futures::TaskLocalFuture;
 
 use super::auth::{Reach, SendQuota};
@@ -102,6 +102,7 @@ pub struct Admitted {
     address: Option<Client>,
     reach: Arc<Reach>,
     quota: Option<Arc<SendQuota>>,
+    topic_quota: Option<Arc<TopicQuota>>,
 }
 
 impl Admitted {
@@ -114,6 +115,7 @@ impl Admitted {
             address: None,
             reach: Arc::default(),
             quota: None,
+            topic_quota: None,
         }
     }
 
@@ -131,6 +133,15 @@ impl Admitted {
     pub fn with_quota(self, quota: Option<&Arc<SendQuota>>) -> Self {
         Self {
             quota: quota.cloned(),
+            ..self
+        }
+    }
+
+    /// Limits the topics that the client may declare.
+    #[must_use]
+    pub fn with_topic_quota(self, quota: Option<&Arc<TopicQuota>>) -> Self {
+        Self {
+            topic_quota: quota.cloned(),
             ..self
         }
     }
@@ -202,6 +213,14 @@ pub fn admit_send() -> Result<(), u32> {
         Some(quota) if !quota.admit() => Err(quota.per_second()),
         _ => Ok(()),
     }
+}
+
+/// Returns the limits of the topics that that client may declare, if there are any.
+#[must_use]
+pub fn topic_quota() -> Option<Arc<TopicQuota>> {
+    ADMITTED
+        .try_with(|client| client.topic_quota.clone())
+        .unwrap_or_default()
 }
 
 /// Returns true if that client reaches the topic.

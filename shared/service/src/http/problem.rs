@@ -55,7 +55,7 @@ pub enum ProblemCode {
     NotEmpty,
     /// The topic does not meet `If-Match` or `If-None-Match`; nothing was done.
     PreconditionFailed,
-    /// The same kind of operation is already in progress; nothing was done.
+    /// The same kind of operation is already in progress, or there are as many things of this kind as there may be; nothing was done.
     Busy,
     /// The delivery lost its lease, or is already settled; nothing was done.
     Stale,

@@ -398,7 +398,8 @@ class Lisa(_Client):
     def put_token(self, token: str, definition: Mapping[str, Any]) -> ChangedToken:
         """Creates a token, or replaces its permissions.
 
-        These are `scopes`, and optionally `topics`, `groups`, `schedules`, `expires`, `sends_per_second` and `sha256`.
+        These are `scopes`, and optionally `topics`, `groups`, `schedules`, `expires`, `sends_per_second`, `max_topics`,
+        `max_messages`, `max_bytes` and `sha256`.
 
         The manager generates the `secret` of a new token, unless there is a `sha256`, and only this call returns it.
         A failed call is not repeated, because a repeat would not return the secret: rotate the token then. Needs the
@@ -693,7 +694,8 @@ class AsyncLisa(_Client):
     async def put_token(self, token: str, definition: Mapping[str, Any]) -> ChangedToken:
         """Creates a token, or replaces its permissions.
 
-        These are `scopes`, and optionally `topics`, `groups`, `schedules`, `expires`, `sends_per_second` and `sha256`.
+        These are `scopes`, and optionally `topics`, `groups`, `schedules`, `expires`, `sends_per_second`, `max_topics`,
+        `max_messages`, `max_bytes` and `sha256`.
 
         The manager generates the `secret` of a new token, unless there is a `sha256`, and only this call returns it.
         A failed call is not repeated, because a repeat would not return the secret: rotate the token then. Needs the

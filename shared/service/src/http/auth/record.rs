@@ -10,7 +10,7 @@ use lisa_core::fields::{
     Any, Field, FieldProblem, Given, JsonReader, Reader as _, TableReader, Value, within,
 };
 use lisa_core::time::UnixMs;
-use lisa_core::topic::NamePattern;
+use lisa_core::topic::{NamePattern, TopicQuota};
 use serde_json::{Map, Value as Json};
 use sha2::{Digest, Sha256};
 
@@ -75,6 +75,8 @@ pub struct TokenDefinition {
     pub expires: Option<UnixMs>,
     /// The number of messages that it may send in a second, in each process; `None` for any.
     pub sends_per_second: Option<u32>,
+    /// The limits of the topics that it may declare; `None` for any.
+    pub topic_quota: Option<TopicQuota>,
 }
 
 /// A definition, and the hashes of a secret that the caller has chosen.
@@ -141,6 +143,7 @@ impl TokenDefinition {
             "The number of messages that the token may send in a second, in each process. By default, any.",
         );
         let sends_per_second = from.read(sends_per_second, within(1..=SendQuota::MOST));
+        let topic_quota = TopicQuota::read(from, topics.as_deref());
         Some(Self {
             scopes: scopes?,
             topics,
@@ -148,6 +151,7 @@ impl TokenDefinition {
             schedules,
             expires,
             sends_per_second,
+            topic_quota,
         })
     }
 
@@ -162,7 +166,8 @@ impl TokenDefinition {
             ("expires", self.expires.as_ref().map(Value::show)),
             ("sends_per_second", self.sends_per_second.map(Json::from)),
         ];
-        let given = fields.into_iter();
+        let quota = self.topic_quota.iter().flat_map(TopicQuota::fields);
+        let given = fields.into_iter().chain(quota);
         let given = given.filter_map(|(name, value)| Some((name.to_owned(), value?)));
         given.collect()
     }
@@ -316,6 +321,7 @@ impl TokenRecord {
         let token = token.with_hashes(self.sha256.0, previous);
         let quota = of.sends_per_second.map(SendQuota::new).map(Arc::new);
         let token = token.with_expiry(of.expires).with_quota(quota);
+        let token = token.with_topic_quota(of.topic_quota.clone());
         Some(token.with_reach(reach))
     }
 }
@@ -334,7 +340,7 @@ mod tests {
     fn a_record_is_read_as_it_was_written_and_shows_no_hash() {
         let body = json!({
             "scopes": ["send", "tokens"], "topics": ["shop-*"], "groups": ["a"], "schedules": ["s"],
-            "expires": "2999-01-01T00:00:00.000Z", "sends_per_second": 5, "sha256": "0".repeat(64), "previous_sha256": "F".repeat(64),
+            "expires": "2999-01-01T00:00:00.000Z", "sends_per_second": 5, "max_topics": 3, "max_messages": 1000, "max_bytes": "64MiB", "sha256": "0".repeat(64), "previous_sha256": "F".repeat(64),
         });
         let NewToken {
             definition,
@@ -356,6 +362,7 @@ mod tests {
         assert!(token.has(Scope::Tokens) && !token.has(Scope::Operate));
         assert!(token.reach().is_limited());
         assert_eq!(token.quota().unwrap().per_second(), 5);
+        assert_eq!(token.topic_quota().unwrap().max_messages, Some(1000));
         let unknown = text.replace("{", r#"{"later":1,"#);
         assert!(TokenRecord::parse(&unknown).unwrap_err().contains("later"));
         for damaged in ["", "[]", "{}", r#"{"scopes":["send"]}"#] {
@@ -391,6 +398,11 @@ mod tests {
             (
                 json!({ "scopes": ["send"], "sends_per_second": 0 }),
                 "sends_per_second",
+            ),
+            (json!({ "scopes": ["send"], "max_topics": 1 }), "max_topics"),
+            (
+                json!({ "scopes": ["send"], "topics": ["a"], "max_bytes": "1GiB" }),
+                "max_bytes",
             ),
             (json!({ "scopes": ["send"], "expires": "soon" }), "expires"),
             (json!({ "scopes": ["send"], "sha256": "abc" }), "sha256"),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use lisa_core::secret::Secret;
 use lisa_core::time::UnixMs;
+use lisa_core::topic::TopicQuota;
 
 use super::{Reach, Scope, SendQuota};
 use crate::http::client::Admitted;
@@ -22,6 +23,7 @@ pub struct Token {
     expires: Option<UnixMs>,
     reach: Arc<Reach>,
     quota: Option<Arc<SendQuota>>,
+    topic_quota: Option<Arc<TopicQuota>>,
 }
 
 /// The reason why a configured token is unusable.
@@ -87,6 +89,7 @@ impl Token {
             expires: None,
             reach: Arc::default(),
             quota: None,
+            topic_quota: None,
         })
     }
 
@@ -158,6 +161,21 @@ impl Token {
         self.quota.as_ref()
     }
 
+    /// Limits the topics that the token may declare.
+    #[must_use]
+    pub fn with_topic_quota(self, quota: Option<TopicQuota>) -> Self {
+        Self {
+            topic_quota: quota.map(Arc::new),
+            ..self
+        }
+    }
+
+    /// Returns the limits of the topics that it may declare, if there are any.
+    #[must_use]
+    pub fn topic_quota(&self) -> Option<&Arc<TopicQuota>> {
+        self.topic_quota.as_ref()
+    }
+
     /// Returns what the token reaches.
     #[must_use]
     pub fn reach(&self) -> &Arc<Reach> {
@@ -219,7 +237,9 @@ impl Token {
         };
         let may_read = token.has(Scope::Read);
         let client = Admitted::new(may_read, Some(token.name().into()));
-        client.within(&token.reach).with_quota(token.quota.as_ref())
+        let client = client.within(&token.reach);
+        let client = client.with_quota(token.quota.as_ref());
+        client.with_topic_quota(token.topic_quota.as_ref())
     }
 
     /// Returns the token's name, as it appears in logs.
@@ -245,6 +265,7 @@ impl fmt::Debug for Token {
             .field("expires", &self.expires)
             .field("reach", &self.reach)
             .field("quota", &self.quota)
+            .field("topic_quota", &self.topic_quota)
             .finish_non_exhaustive()
     }
 }

@@ -1,0 +1,358 @@
+//! Declares topics by call: within the quota of the caller, and at most [`MAX_TOPICS`] in all.
+//!
+//! A topic is written where its shards are, and listed in the registry afterwards. So a call first claims the limits of the topic in the
+//! registry, if nobody else has claimed any since it has summed up the topics. Its claim counts until the topic is listed.
+
+use std::collections::BTreeMap;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use tokio::time::sleep;
+use tracing::Instrument as _;
+
+use crate::broker::registry::Entry;
+use crate::broker::reply::command;
+use crate::broker::{Broker, BrokerError, CONCURRENT_READS, Declare, TopicHandle};
+use crate::message::MessageId;
+use crate::scripts::{ClaimTopic, TopicClaim};
+use crate::task;
+use crate::topic::{Extent, MAX_TOPICS, Topic, TopicQuota, TopicSettings};
+
+/// The largest number of claims at a time: each is of a call that is being answered.
+const MAX_CLAIMS: usize = 1000;
+/// The time after which a claim is taken for one of a process that has stopped: much longer than its call can take.
+const CLAIM_LASTS: Duration = Duration::from_secs(60);
+/// The tries of a call, if other topics are being changed at the same time, and the pause between them, multiplied by their number.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A claim that is noted in the registry.
+#[derive(Debug, PartialEq, Eq)]
+struct Claim {
+    id: String,
+    at_ms: u64,
+    topic: Topic,
+    extent: Extent,
+}
+
+impl Claim {
+    fn parse(id: String, text: &str) -> Option<Self> {
+        let mut parts = text.split(' ');
+        let at_ms = parts.next()?.parse().ok()?;
+        let topic = parts.next()?.parse().ok()?;
+        let mut limit = || match parts.next()? {
+            "-" => Some(None),
+            number => number.parse().ok().map(Some),
+        };
+        let extent = Extent {
+            messages: limit()?,
+            bytes: limit()?,
+        };
+        Some(Self {
+            id,
+            at_ms,
+            topic,
+            extent,
+        })
+    }
+}
+
+/// The topics that count against a quota, beside one that is being changed.
+struct Others {
+    extents: Vec<Extent>,
+    /// The version of the registry for which they are complete.
+    version: u64,
+}
+
+/// The declaration of a topic by call.
+struct ByCall {
+    broker: Broker,
+    topic: Topic,
+    settings: TopicSettings,
+    mode: Declare,
+    quota: Option<Arc<TopicQuota>>,
+}
+
+impl Broker {
+    /// Declares a topic for a client, as [`Broker::declare`] does. A limit that the settings lack and the quota bounds becomes an equal part
+    /// of it. If this future is dropped, the declaration continues to its end.
+    ///
+    /// # Errors
+    /// [`BrokerError::OverQuota`]; [`BrokerError::TooManyTopics`] if the topic would be new; those of [`Broker::declare`].
+    pub async fn declare_by_call(
+        &self,
+        topic: &Topic,
+        settings: &TopicSettings,
+        mode: Declare,
+        quota: Option<Arc<TopicQuota>>,
+    ) -> Result<Arc<TopicHandle>, BrokerError> {
+        if quota.is_none() && self.known(topic).is_some() {
+            return self.declare(topic, settings, mode).await;
+        }
+        let call = ByCall {
+            broker: self.clone(),
+            topic: topic.clone(),
+            settings: settings.clone(),
+            mode,
+            quota,
+        };
+        // A client that disconnects must not leave a claim.
+        match task::detached(call.run().in_current_span()).await {
+            Ok(declared) => declared,
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                // The process stops.
+                Err(_) => Err(BrokerError::Changing(topic.clone())),
+            },
+        }
+    }
+
+    /// Returns the claims by their ids. One that cannot be read is dropped.
+    async fn topic_claims(&self) -> Result<Vec<Claim>, BrokerError> {
+        let mut claims = Vec::new();
+        for (id, text) in self.fields(&self.inner.registry.topic_claims).await? {
+            match Claim::parse(id.clone(), &text) {
+                Some(claim) => claims.push(claim),
+                None => self.drop_claim(&id).await?,
+            }
+        }
+        Ok(claims)
+    }
+
+    async fn drop_claim(&self, id: &str) -> Result<(), BrokerError> {
+        let drop = command("HDEL", &self.inner.registry.topic_claims).arg(id);
+        self.ask::<u64>(drop).await.map(|_| ())
+    }
+
+    /// Drops the claims of processes that have stopped. A topic that one of them has declared is listed. Returns true if there were any.
+    async fn end_old_claims(
+        &self,
+        claims: &[Claim],
+        registered: &BTreeMap<Topic, Entry>,
+    ) -> Result<bool, BrokerError> {
+        let registry = self.inner.connection.at(&self.inner.registry.topic_claims);
+        let lasts = u64::try_from(CLAIM_LASTS.as_millis()).unwrap_or(u64::MAX);
+        let since = registry.clock().now_ms().saturating_sub(lasts);
+        let mut had_any = false;
+        for claim in claims.iter().filter(|claim| claim.at_ms < since) {
+            let topic = &claim.topic;
+            match self.load_within_reach(topic).await {
+                Ok(Some(there)) => {
+                    let listed = registered.get(topic).map(|entry| entry.epoch);
+                    if listed != Some(there.epoch()) {
+                        let shards = there.settings().shards;
+                        self.register(topic, shards, there.epoch()).await?;
+                    }
+                }
+                Ok(None) | Err(BrokerError::UnknownTopic(_)) => {}
+                Err(error) if error.is_of_one_topic() => self.cannot_read(topic.as_str(), &error),
+                Err(error) => return Err(error),
+            }
+            self.drop_claim(&claim.id).await?;
+            had_any = true;
+        }
+        Ok(had_any)
+    }
+}
+
+impl ByCall {
+    async fn run(mut self) -> Result<Arc<TopicHandle>, BrokerError> {
+        for attempt in 1..=TRIES {
+            if let Some(declared) = self.declare_once().await? {
+                return Ok(declared);
+            }
+            sleep(PAUSE * attempt).await;
+        }
+        Err(BrokerError::Changing(self.topic))
+    }
+
+    /// Returns `None` if other topics, or this one, have changed in the meantime.
+    async fn declare_once(&mut self) -> Result<Option<Arc<TopicHandle>>, BrokerError> {
+        let before = match self.broker.load(&self.topic).await {
+            Err(BrokerError::UnknownTopic(_)) => None,
+            before => before?,
+        };
+        if let Some(before) = &before
+            && before.removal().is_some()
+        {
+            return Err(BrokerError::BeingRemoved(self.topic.clone()));
+        }
+        let claim = match self.quota.clone() {
+            Some(quota) => match self.claim_part(&quota, before.as_deref()).await? {
+                Some(claim) => claim,
+                None => return Ok(None),
+            },
+            None if before.is_none() => match self.claim(None).await? {
+                Some(id) => Some(id),
+                None => return Ok(None),
+            },
+            None => None,
+        };
+        let epoch = before.map_or(0, |before| before.epoch());
+        let (mode, is_any) = match (self.mode, &self.quota) {
+            // The part that was claimed is that of a change of these settings.
+            (Declare::Update, Some(_)) => (Declare::UpdateAt(epoch), true),
+            (mode, _) => (mode, false),
+        };
+        let declared = self.broker.declare(&self.topic, &self.settings, mode).await;
+        // After any other error, the topic may be declared, or still be. Then the claim counts until it is old.
+        let is_decided = matches!(
+            declared,
+            Ok(_)
+                | Err(BrokerError::Epoch { .. }
+                    | BrokerError::BeingRemoved(_)
+                    | BrokerError::Resharding { .. })
+        );
+        if let Some(id) = claim
+            && is_decided
+            && let Err(error) = self.broker.drop_claim(id.as_str()).await
+        {
+            let topic = &self.topic;
+            tracing::warn!(%topic, %error, "the claim of a topic remains for a minute");
+        }
+        match declared {
+            Err(BrokerError::Epoch { .. }) if is_any => Ok(None),
+            declared => declared.map(Some),
+        }
+    }
+
+    /// Claims the topic's part of a quota, if it grows. Returns `None` if other topics have changed in the meantime.
+    async fn claim_part(
+        &mut self,
+        quota: &TopicQuota,
+        before: Option<&TopicHandle>,
+    ) -> Result<Option<Option<MessageId>>, BrokerError> {
+        if let Some(before) = before {
+            // Only a resharding changes the number.
+            self.settings.shards = before.settings().shards;
+        }
+        quota.fill(&mut self.settings);
+        let there = before.map_or(0, TopicHandle::epoch);
+        if let Declare::UpdateAt(seen) = self.mode
+            && seen != there
+        {
+            let topic = self.topic.clone();
+            match before {
+                // The settings are in force already, so the request is a repeated one.
+                Some(before) if *before.settings() == self.settings => {
+                    self.mode = Declare::UpdateAt(there);
+                }
+                _ => return Err(BrokerError::Epoch { topic, there }),
+            }
+        }
+        let after = self.settings.extent();
+        let before = before.map(|before| before.settings().extent());
+        if !quota.grows(before, after) {
+            return Ok(Some(None));
+        }
+        let Some(others) = self.others(quota).await? else {
+            return Ok(None);
+        };
+        let checked = quota.check(before, after, &others.extents);
+        checked.map_err(|over| BrokerError::OverQuota {
+            topic: self.topic.clone(),
+            over,
+        })?;
+        Ok(self.claim(Some(others.version)).await?.map(Some))
+    }
+
+    /// Claims the limits of the topic, with a quota at the version of the registry that was seen. Returns `None` if it is at another
+    /// version.
+    async fn claim(&self, seen: Option<u64>) -> Result<Option<MessageId>, BrokerError> {
+        let id = MessageId::generate();
+        let call = ClaimTopic {
+            id: id.as_str(),
+            topic: &self.topic,
+            extent: self.settings.extent(),
+            seen,
+            most: MAX_TOPICS,
+            most_claims: MAX_CLAIMS,
+        };
+        let full = match self.broker.run_on_registry(&call).await? {
+            TopicClaim::Claimed => return Ok(Some(id)),
+            TopicClaim::Other => return Ok(None),
+            TopicClaim::Full => true,
+            TopicClaim::Busy => false,
+        };
+        // Some may be of processes that have stopped.
+        let registered = self.broker.registered().await?;
+        let claims = self.broker.topic_claims().await?;
+        let had_any = self.broker.end_old_claims(&claims, &registered).await?;
+        match full && !had_any {
+            true => Err(BrokerError::TooManyTopics(self.topic.clone())),
+            false => Ok(None),
+        }
+    }
+
+    /// Returns the other topics that count against a quota. Returns `None` if there were claims of processes that have stopped.
+    async fn others(&self, quota: &TopicQuota) -> Result<Option<Others>, BrokerError> {
+        let broker = &self.broker;
+        // In this order: a claim that is made in the meantime changes the version, and so does a topic that is listed before its claim
+        // ends.
+        let (registered, version) = broker.registered_at().await?;
+        let claims = broker.topic_claims().await?;
+        if broker.end_old_claims(&claims, &registered).await? {
+            return Ok(None);
+        }
+        let counts = |topic: &Topic| *topic != self.topic && quota.has(topic);
+        let reads = registered.iter().filter(|(topic, _)| counts(topic));
+        let reads: Vec<_> = reads
+            .map(|(topic, entry)| async move {
+                let known = broker.known(topic);
+                let known = known.filter(|known| known.epoch() == entry.epoch);
+                let extent = match known {
+                    Some(known) => Ok(Some(known.settings().extent())),
+                    None => broker.extent_of(topic).await,
+                };
+                (topic, extent)
+            })
+            .collect();
+        let mut extents = BTreeMap::new();
+        let mut reads = stream::iter(reads).buffer_unordered(CONCURRENT_READS);
+        while let Some((topic, extent)) = reads.next().await {
+            if let Some(extent) = extent? {
+                extents.insert(topic, extent);
+            }
+        }
+        for claim in claims.iter().filter(|claim| counts(&claim.topic)) {
+            let extent = extents.entry(&claim.topic).or_insert(claim.extent);
+            *extent = extent.or_larger(claim.extent);
+        }
+        let extents = extents.into_values().collect();
+        Ok(Some(Others { extents, version }))
+    }
+}
+
+impl Broker {
+    /// Returns what a registered topic may hold; `None` if it was removed. One that cannot be read counts as if it had no limit.
+    async fn extent_of(&self, topic: &Topic) -> Result<Option<Extent>, BrokerError> {
+        match self.load_within_reach(topic).await {
+            Ok(Some(there)) => Ok(Some(there.settings().extent())),
+            Ok(None) => Ok(Some(Extent::default())),
+            Err(BrokerError::UnknownTopic(_)) => Ok(None),
+            Err(error) if error.is_of_one_topic() => Ok(Some(Extent::default())),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_read_as_the_script_writes_it() {
+        let claim = Claim::parse("a".into(), "1700000000000 shop-a 5 -").unwrap();
+        let extent = Extent {
+            messages: Some(5),
+            bytes: None,
+        };
+        assert_eq!((claim.at_ms, claim.extent), (1_700_000_000_000, extent));
+        assert_eq!(claim.topic.as_str(), "shop-a");
+        for damaged in ["", "1", "x shop-a - -", "1 shop-a 5", "1 shop-a 5 x"] {
+            assert_eq!(Claim::parse("a".into(), damaged), None, "{damaged}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! See `claim_topic.lua`.
+
+use crate::scripts::operation;
+use crate::topic::{Extent, Topic};
+
+/// Notes the limits of a topic that a call is about to declare.
+pub(crate) struct ClaimTopic<'a> {
+    /// The id of the claim.
+    pub(crate) id: &'a str,
+    pub(crate) topic: &'a Topic,
+    pub(crate) extent: Extent,
+    /// The registry's version for which the caller has summed up the topics; `None` without a quota.
+    pub(crate) seen: Option<u64>,
+    /// The largest number of topics.
+    pub(crate) most: usize,
+    /// The largest number of claims.
+    pub(crate) most_claims: usize,
+}
+
+/// The result of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TopicClaim {
+    /// It is noted.
+    Claimed,
+    /// The registry is at another version.
+    Other,
+    /// There are too many topics.
+    Full,
+    /// There are too many claims.
+    Busy,
+}
+
+operation! {
+    "claim_topic" on registry(topics topic_claims): ClaimTopic<'_>, |call, args, reply|
+    args {
+        id: args.text(call.id),
+        topic: args.text(call.topic.as_str()),
+        limits: args.text(&limits(call.extent)),
+        seen: args.text(&call.seen.map(|seen| seen.to_string()).unwrap_or_default()),
+        most: args.number(call.most),
+        most_claims: args.number(call.most_claims),
+    }
+    reply TopicClaim {
+        "claimed" => Ok(TopicClaim::Claimed),
+        "other" => Ok(TopicClaim::Other),
+        "full" => Ok(TopicClaim::Full),
+        "busy" => Ok(TopicClaim::Busy),
+    }
+}
+
+/// Returns an extent as a claim has it.
+fn limits(extent: Extent) -> String {
+    let text = |limit: Option<u64>| limit.map_or("-".to_owned(), |limit| limit.to_string());
+    format!("{} {}", text(extent.messages), text(extent.bytes))
+}

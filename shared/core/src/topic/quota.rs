@@ -1,0 +1,445 @@
+//! The quota of a client: the most that the topics that it reaches may hold together.
+//!
+//! The limits that topics declare are summed up, not their messages. So a send is checked against the limit of its topic alone, and a
+//! change of a topic against the quota.
+
+use std::fmt;
+
+use serde_json::Value as Json;
+
+use crate::fields::{Field, Size, TableReader, Value, within};
+use crate::topic::{NamePattern, Topic, TopicSettings};
+
+/// The largest number of topics of a relay that are created by call: at this number, no call creates another one. Each costs every process
+/// memory and reads, also at rest.
+pub const MAX_TOPICS: usize = 10_000;
+
+/// The most topics, and the most messages and bytes in them, that a client may declare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicQuota {
+    /// The topics that count: those that the client reaches.
+    pub topics: Vec<NamePattern>,
+    /// The number of these topics.
+    pub max_topics: u32,
+    /// The sum of their `max_messages`; `None` for any.
+    pub max_messages: Option<u64>,
+    /// The sum of their `max_bytes`; `None` for any.
+    pub max_bytes: Option<Size>,
+}
+
+/// The messages and bytes that a topic may hold on all its shards; `None` without a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// The messages.
+    pub messages: Option<u64>,
+    /// The bytes.
+    pub bytes: Option<u64>,
+}
+
+/// The way in which a change of a topic exceeds a quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OverQuota {
+    /// The client has all its topics already.
+    Topics {
+        /// The quota.
+        max_topics: u32,
+        /// The number of topics that it reaches.
+        topics: usize,
+    },
+    /// The limits of the topics would exceed a quota of messages or bytes.
+    Sum {
+        /// The name of the quota.
+        quota: &'static str,
+        /// The quota.
+        total: u64,
+        /// The number of the other topics that the client reaches.
+        others: usize,
+        /// Their part of the quota.
+        used: u64,
+        /// The part that the topic would have.
+        wanted: u64,
+    },
+}
+
+impl std::error::Error for OverQuota {}
+
+impl fmt::Display for OverQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let topics_of = |count: usize| match count {
+            1 => "1 topic".to_owned(),
+            count => format!("{count} topics"),
+        };
+        match self {
+            Self::Topics { max_topics, topics } => write!(
+                f,
+                "the token's quota max_topics is {max_topics}, and it reaches {} already; nothing was changed",
+                topics_of(*topics)
+            ),
+            Self::Sum {
+                quota,
+                total,
+                others,
+                used,
+                wanted,
+            } => {
+                let show = |amount: u64| match *quota {
+                    MAX_BYTES => Size::new(amount).to_string(),
+                    _ => amount.to_string(),
+                };
+                write!(
+                    f,
+                    "the token's quota {quota} is {}, of which its other topics ({others}) have {}: this one may have {}, not {}; \
+                     nothing was changed",
+                    show(*total),
+                    show(*used),
+                    show(total.saturating_sub(*used)),
+                    show(*wanted)
+                )
+            }
+        }
+    }
+}
+
+const MAX_MESSAGES: &str = "max_messages";
+const MAX_BYTES: &str = "max_bytes";
+
+impl TopicQuota {
+    /// Reads the fields of the quota of a token that reaches these topics; `None` if it has none.
+    pub fn read(from: &mut impl TableReader, topics: Option<&[NamePattern]>) -> Option<Self> {
+        const MAX_TOPICS_FIELD: &str = "max_topics";
+        let max_topics = Field::new(
+            MAX_TOPICS_FIELD,
+            None,
+            "The number of topics that the token may reach: at this number, it cannot create another one. Requires `topics`. By default, \
+             any.",
+        );
+        let most = u32::try_from(MAX_TOPICS).unwrap_or(u32::MAX);
+        let max_topics: Option<u32> = from.read(max_topics, within(1..=most));
+        let max_messages = Field::new(
+            MAX_MESSAGES,
+            None,
+            "The sum of `max_messages` of the topics that the token reaches: it cannot declare more. A topic without this limit counts as an \
+             equal part, and gets it when the token creates or changes it. Requires `max_topics`. By default, any.",
+        );
+        let max_messages: Option<u64> = from.read(max_messages, within(1..));
+        let max_bytes = Field::new(
+            MAX_BYTES,
+            None,
+            "The same for `max_bytes` of these topics. Requires `max_topics`. By default, any.",
+        );
+        let max_bytes: Option<Size> = from.read(max_bytes, within(Size::new(1)..));
+        let requires = |what: &str| format!("requires {what}");
+        if max_topics.is_some() && topics.is_none() {
+            let why = requires("topics");
+            from.problem(MAX_TOPICS_FIELD, shown(max_topics), why);
+        }
+        if max_topics.is_none() {
+            let given = [
+                (MAX_MESSAGES, max_messages.map(|it| it.show())),
+                (MAX_BYTES, max_bytes.map(|it| it.show())),
+            ];
+            for (field, given) in given {
+                if let Some(given) = given {
+                    from.problem(field, given, requires(MAX_TOPICS_FIELD));
+                }
+            }
+        }
+        Some(Self {
+            topics: topics?.to_vec(),
+            max_topics: max_topics?,
+            max_messages,
+            max_bytes,
+        })
+    }
+
+    /// Returns the quota as fields from which it can be read, without the topics.
+    #[must_use]
+    pub fn fields(&self) -> [(&'static str, Option<Json>); 3] {
+        [
+            ("max_topics", Some(self.max_topics.into())),
+            (MAX_MESSAGES, self.max_messages.map(Json::from)),
+            (MAX_BYTES, self.max_bytes.map(|it| it.show())),
+        ]
+    }
+
+    /// Returns true if a topic counts.
+    #[must_use]
+    pub fn has(&self, topic: &Topic) -> bool {
+        let mut patterns = self.topics.iter();
+        patterns.any(|pattern| pattern.matches(topic.as_str()))
+    }
+
+    /// Returns the equal part of one topic in a quota.
+    fn part(&self, total: u64) -> u64 {
+        (total / u64::from(self.max_topics.max(1))).max(1)
+    }
+
+    /// Sets each limit that the quota bounds and that the settings lack to its equal part, which all shards can share without a rest.
+    pub fn fill(&self, settings: &mut TopicSettings) {
+        let shards = u64::from(settings.shards.max(1));
+        let part = |total: u64| match self.part(total) {
+            part if part < shards => part,
+            part => part - part % shards,
+        };
+        if let Some(total) = self.max_messages {
+            settings.max_messages.get_or_insert(part(total));
+        }
+        if let Some(total) = self.max_bytes {
+            settings
+                .max_bytes
+                .get_or_insert(Size::new(part(total.get())));
+        }
+    }
+
+    /// Returns each quota of a sum, with the part of it that a topic has.
+    fn parts(&self, extent: Extent) -> [Option<(&'static str, u64, u64)>; 2] {
+        let of = |quota, total: u64, declared: Option<u64>| {
+            (quota, total, declared.unwrap_or_else(|| self.part(total)))
+        };
+        [
+            { self.max_messages }.map(|total| of(MAX_MESSAGES, total, extent.messages)),
+            { self.max_bytes }.map(|total| of(MAX_BYTES, total.get(), extent.bytes)),
+        ]
+    }
+
+    /// Returns true if a topic has more of the quota than before. `None` stands for a topic that did not exist.
+    #[must_use]
+    pub fn grows(&self, before: Option<Extent>, after: Extent) -> bool {
+        let Some(before) = before else {
+            return true;
+        };
+        let pairs = self.parts(before).into_iter().zip(self.parts(after));
+        pairs
+            .flat_map(|(before, after)| Some((before?.2, after?.2)))
+            .any(|(before, after)| before < after)
+    }
+
+    /// Checks a change of a topic beside the other topics that count. A part that does not grow is accepted, even if the quota is
+    /// exceeded already.
+    ///
+    /// # Errors
+    /// The way in which it exceeds the quota.
+    pub fn check(
+        &self,
+        before: Option<Extent>,
+        after: Extent,
+        others: &[Extent],
+    ) -> Result<(), OverQuota> {
+        let max_topics = self.max_topics;
+        if before.is_none() && others.len() >= usize::try_from(max_topics).unwrap_or(usize::MAX) {
+            let topics = others.len();
+            return Err(OverQuota::Topics { max_topics, topics });
+        }
+        let had = before.map_or([None; 2], |before| self.parts(before));
+        for (index, (part, had)) in self.parts(after).into_iter().zip(had).enumerate() {
+            let Some((quota, total, wanted)) = part else {
+                continue;
+            };
+            let of_others = others.iter().filter_map(|other| self.parts(*other)[index]);
+            let used = of_others.fold(0, |sum: u64, (.., part)| sum.saturating_add(part));
+            let grows = had.is_none_or(|(.., had)| had < wanted);
+            if grows && used.saturating_add(wanted) > total {
+                return Err(OverQuota::Sum {
+                    quota,
+                    total,
+                    others: others.len(),
+                    used,
+                    wanted,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn shown(number: Option<u32>) -> Json {
+    number.map_or(Json::Null, Json::from)
+}
+
+impl TopicSettings {
+    /// Returns what all shards together may hold: the [share](Self::per_shard) of each is rounded up.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        let shards = u64::from(self.shards.max(1));
+        let of = |limit: u64| self.per_shard(limit).saturating_mul(shards);
+        Extent {
+            messages: self.max_messages.map(of),
+            bytes: self.max_bytes.map(|limit| of(limit.get())),
+        }
+    }
+}
+
+impl Extent {
+    /// Returns the larger of both in each respect. No limit is the largest.
+    #[must_use]
+    pub fn or_larger(self, other: Self) -> Self {
+        let larger = |one: Option<u64>, other: Option<u64>| Some(one?.max(other?));
+        Self {
+            messages: larger(self.messages, other.messages),
+            bytes: larger(self.bytes, other.bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fields::JsonReader;
+
+    fn read(body: &Json, topics: Option<&str>) -> Result<Option<TopicQuota>, String> {
+        let topics: Option<Vec<NamePattern>> = topics.map(|name| vec![name.parse().unwrap()]);
+        let mut reader = JsonReader::new(body.as_object().unwrap());
+        let quota = TopicQuota::read(&mut reader, topics.as_deref());
+        match &reader.finish()[..] {
+            [] => Ok(quota),
+            problems => Err(problems.iter().map(|it| format!("{it}\n")).collect()),
+        }
+    }
+
+    fn quota(max_topics: u32, max_messages: u64) -> TopicQuota {
+        let body = json!({ "max_topics": max_topics, "max_messages": max_messages });
+        read(&body, Some("shop-*")).unwrap().unwrap()
+    }
+
+    fn messages(count: u64) -> Extent {
+        Extent {
+            messages: Some(count),
+            bytes: None,
+        }
+    }
+
+    #[test]
+    fn a_quota_is_read_as_it_is_shown_and_needs_what_it_is_about() {
+        let body = json!({ "max_topics": 3, "max_messages": 1000, "max_bytes": "1MiB" });
+        let quota = read(&body, Some("shop-*")).unwrap().unwrap();
+        assert_eq!(quota.max_bytes, Some(Size::new(1 << 20)));
+        let shown = quota.fields().map(|(name, value)| json!({ name: value }));
+        let expected = [
+            json!({ "max_topics": 3 }),
+            json!({ "max_messages": 1000 }),
+            json!({ "max_bytes": "1MiB" }),
+        ];
+        assert_eq!(shown, expected);
+        assert!(quota.has(&"shop-a".parse().unwrap()) && !quota.has(&"bank".parse().unwrap()));
+        assert_eq!(read(&json!({}), None), Ok(None));
+        assert_eq!(read(&json!({}), Some("a")), Ok(None));
+        for (body, topics, problem) in [
+            (
+                json!({ "max_topics": 1 }),
+                None,
+                "max_topics = 1: requires topics",
+            ),
+            (json!({ "max_topics": 0 }), Some("a"), "must be 1 to 10000"),
+            (
+                json!({ "max_topics": 10_001 }),
+                Some("a"),
+                "must be 1 to 10000",
+            ),
+            (
+                json!({ "max_messages": 5 }),
+                Some("a"),
+                "max_messages = 5: requires max_topics",
+            ),
+            (
+                json!({ "max_bytes": 5 }),
+                Some("a"),
+                "max_bytes = \"5B\": requires max_topics",
+            ),
+            (
+                json!({ "max_topics": 1, "max_messages": 0 }),
+                Some("a"),
+                "must be at least 1",
+            ),
+        ] {
+            let problems = read(&body, topics).unwrap_err();
+            assert!(problems.contains(problem), "{body}: {problems}");
+        }
+    }
+
+    #[test]
+    fn a_topic_without_a_limit_gets_an_equal_part_that_its_shards_share() {
+        let fill = |quota: &TopicQuota, shards| {
+            let mut settings = TopicSettings {
+                shards,
+                ..TopicSettings::default()
+            };
+            quota.fill(&mut settings);
+            assert_eq!(settings.max_bytes, None);
+            (settings.max_messages, settings.extent().messages)
+        };
+        for (max_topics, total, shards, expected) in [
+            (3, 1000, 1, (333, 333)),
+            (3, 1000, 4, (332, 332)),
+            (3, 2, 1, (1, 1)),
+            (1, 3, 4, (3, 4)),
+            (1, u64::MAX, 1, (u64::MAX, u64::MAX)),
+        ] {
+            let (limit, extent) = fill(&quota(max_topics, total), shards);
+            let got = (limit.unwrap(), extent.unwrap());
+            assert_eq!(got, expected, "{total} / {max_topics} on {shards}");
+        }
+        let mut settings = TopicSettings {
+            max_messages: Some(7),
+            ..TopicSettings::default()
+        };
+        quota(3, 1000).fill(&mut settings);
+        assert_eq!(settings.max_messages, Some(7));
+    }
+
+    #[test]
+    fn limits_are_added_up_and_only_what_grows_is_refused() {
+        let quota = quota(3, 100);
+        let (one, unlimited) = (messages(40), Extent::default());
+        assert_eq!(quota.check(None, messages(60), &[one]), Ok(()));
+        let over = quota.check(None, messages(61), &[one]).unwrap_err();
+        let why = "the token's quota max_messages is 100, of which its other topics (1) have 40: this one may have 60, not 61; nothing \
+                   was changed";
+        assert_eq!(over.to_string(), why);
+        // A topic of others without a limit counts as a third: 33.
+        assert_eq!(quota.check(None, messages(27), &[one, unlimited]), Ok(()));
+        assert!(quota.check(None, messages(28), &[one, unlimited]).is_err());
+        let over = quota.check(None, messages(1), &[messages(1); 3]);
+        let over = over.unwrap_err().to_string();
+        let why = "the token's quota max_topics is 3, and it reaches 3 topics already; nothing was changed";
+        assert_eq!(over, why);
+        // The quota was larger before.
+        let others = [messages(90), messages(90), messages(1), messages(1)];
+        assert_eq!(
+            quota.check(Some(messages(50)), messages(50), &others),
+            Ok(())
+        );
+        assert!(
+            quota
+                .check(Some(messages(49)), messages(50), &others)
+                .is_err()
+        );
+        assert!(quota.grows(None, messages(1)));
+        assert!(quota.grows(Some(messages(1)), messages(2)));
+        assert!(!quota.grows(Some(messages(2)), messages(2)));
+        // It has an equal part already.
+        assert!(!quota.grows(Some(unlimited), messages(33)));
+        assert!(quota.grows(Some(unlimited), messages(34)));
+        assert_eq!(messages(5).or_larger(messages(4)), messages(5));
+        assert_eq!(messages(5).or_larger(unlimited), unlimited);
+        let huge = quota.check(None, messages(u64::MAX), &[messages(u64::MAX)]);
+        assert!(huge.is_err());
+    }
+
+    #[test]
+    fn a_quota_of_bytes_is_shown_as_a_size() {
+        let body = json!({ "max_topics": 2, "max_bytes": "1MiB" });
+        let quota = read(&body, Some("a")).unwrap().unwrap();
+        let bytes = |bytes| Extent {
+            messages: None,
+            bytes: Some(bytes),
+        };
+        let over = quota
+            .check(None, bytes(2 << 20), &[bytes(1 << 19)])
+            .unwrap_err();
+        let why = over.to_string();
+        assert!(why.contains("max_bytes is 1MiB"), "{why}");
+        assert!(why.contains("this one may have 512KiB, not 2MiB"), "{why}");
+    }
+}

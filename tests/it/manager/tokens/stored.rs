@@ -1,0 +1,243 @@
+//! The quotas of what a team may store: topics, messages and bytes.
+
+use super::*;
+use futures_util::future::join_all;
+
+/// The token of a team, whose text is its name.
+const TEAM: &str = "team";
+
+/// A manager with an administrator and a team of this quota.
+async fn with_quota(server: &Server, namespace: &str, quota: Value) -> (Served, Api) {
+    let mut team = quota;
+    team["topics"] = json!(["shop-*", "mail"]);
+    let all = tokens(&[
+        (ADMIN, &["tokens", "read", "operate", "send"], Value::Null),
+        (TEAM, &["read", "operate", "send"], team),
+    ]);
+    let mut served = served_with(server, namespace, &all).await;
+    served.api = served.api.token(ADMIN);
+    let team = served.api.clone().token(TEAM);
+    (served, team)
+}
+
+async fn topic(api: &Api, method: Method, name: &str, settings: Value) -> Reply {
+    api.call(method, &format!("/v1/topics/{name}"), &settings)
+        .await
+}
+
+async fn put_topic(api: &Api, name: &str, settings: Value) -> Reply {
+    topic(api, Method::PUT, name, settings).await
+}
+
+/// Returns the limit of messages that a topic got.
+async fn limit(api: &Api, name: &str, settings: Value, expected: u16) -> u64 {
+    let put = put_topic(api, name, settings).await.expect(expected);
+    put.json()["settings"]["max_messages"].as_u64().unwrap()
+}
+
+/// Returns the reason why a topic is refused, which names no topic of others.
+async fn refused(api: &Api, name: &str, settings: Value) -> String {
+    let problem = put_topic(api, name, settings).await.expect(409).json();
+    assert_eq!(problem["code"], "busy", "{problem}");
+    let detail = problem["detail"].as_str().unwrap();
+    detail.replace(&format!("topic {name}: "), "")
+}
+
+async fn remove_topic(api: &Api, name: &str) {
+    let path = format!("/v1/topics/{name}?how=force");
+    api.call(Method::DELETE, &path, &Value::Null)
+        .await
+        .expect(202);
+    eventually(SOON, async || {
+        match api.get(&format!("/v1/topics/{name}")).await {
+            reply if reply.status == 404 => Ok(()),
+            reply => Err(format!("{reply:?}")),
+        }
+    })
+    .await;
+    // The list is what counts.
+    eventually(SOON, async || {
+        let list = api.get_json("/v1/topics").await.to_string();
+        match list.contains(&format!("\"{name}\"")) {
+            false => Ok(()),
+            true => Err(list),
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_team_creates_changes_and_removes_topics_within_its_quota() {
+    let server = Server::start();
+    let quota = json!({ "max_topics": 4, "max_messages": 100, "max_bytes": "1MiB" });
+    let (served, team) = with_quota(&server, "quota", quota).await;
+    // The file has shop-a without a limit, which counts as a quarter: 25 messages.
+    assert_eq!(limit(&team, "shop-b", json!({}), 201).await, 25);
+    let shown = team.get_json("/v1/topics/shop-b").await;
+    assert_eq!(shown["settings"]["max_bytes"], 1 << 18);
+    // A repeated request changes nothing.
+    assert_eq!(limit(&team, "shop-b", json!({}), 200).await, 25);
+    assert_eq!(
+        team.get_json("/v1/topics/shop-b").await["epoch"],
+        shown["epoch"]
+    );
+    let over = refused(&team, "mail", json!({ "max_messages": 51 })).await;
+    let why = "the token's quota max_messages is 100, of which its other topics (2) have 50: this one may have 50, not 51; nothing was \
+               changed";
+    assert_eq!(over, why);
+    let many = refused(
+        &team,
+        "mail",
+        json!({ "max_messages": 1, "max_bytes": "2MiB" }),
+    )
+    .await;
+    assert!(many.contains("max_bytes is 1MiB"), "{many}");
+    assert!(many.contains("may have 512KiB, not 2MiB"), "{many}");
+    assert_eq!(
+        limit(&team, "mail", json!({ "max_messages": 50 }), 201).await,
+        50
+    );
+    let full = json!({ "max_messages": 1 });
+    assert!(
+        refused(&team, "shop-c", full.clone())
+            .await
+            .contains("max_messages")
+    );
+    // Shards round up: 8 of them hold 16 messages, not 9.
+    let shards = json!({ "max_messages": 9, "shards": 8 });
+    assert_eq!(
+        limit(&team, "mail", json!({ "max_messages": 35 }), 200).await,
+        35
+    );
+    let over = refused(&team, "shop-c", shards.clone()).await;
+    assert!(over.contains("may have 15, not 16"), "{over}");
+    assert_eq!(
+        limit(&team, "mail", json!({ "max_messages": 34 }), 200).await,
+        34
+    );
+    assert_eq!(limit(&team, "shop-c", shards, 201).await, 9);
+    // All four topics are there.
+    let over = refused(&team, "shop-d", json!({ "max_messages": 1 })).await;
+    let why =
+        "the token's quota max_topics is 4, and it reaches 4 topics already; nothing was changed";
+    assert_eq!(over, why);
+    // What does not grow is accepted, and a limit that is taken back becomes an equal part again.
+    assert_eq!(
+        limit(&team, "shop-b", json!({ "lease": "5s" }), 200).await,
+        25
+    );
+    assert_eq!(
+        limit(&team, "shop-b", json!({ "max_messages": 20 }), 200).await,
+        20
+    );
+    let back = json!({ "max_messages": null });
+    assert_eq!(limit(&team, "shop-b", back, 200).await, 25);
+    assert!(
+        refused(&team, "shop-b", json!({ "max_messages": 26 }))
+            .await
+            .contains("may have 25")
+    );
+    remove_topic(&team, "shop-c").await;
+    assert_eq!(
+        limit(&team, "shop-c", json!({ "max_messages": 16 }), 201).await,
+        16
+    );
+    // A send beyond the share is refused.
+    for _ in 0..16 {
+        team.send("shop-c", "x", &[("Lisa-Delay", "1h")])
+            .await
+            .expect(202);
+    }
+    let beyond = team.send("shop-c", "x", &[]).await.expect(429);
+    assert_eq!(beyond.json()["code"], "full");
+    // Another token has no quota.
+    assert_eq!(
+        limit(&served.api, "shop-d", json!({ "max_messages": 1000 }), 201).await,
+        1000
+    );
+    let over = refused(&team, "shop-b", json!({ "max_messages": 26 })).await;
+    assert!(
+        over.contains("(4) have 1075: this one may have 0"),
+        "{over}"
+    );
+    served.end().await;
+}
+
+#[tokio::test]
+async fn of_two_topics_at_the_same_time_only_one_is_created_and_conditions_hold() {
+    let server = Server::start();
+    let quota = json!({ "max_topics": 2, "max_messages": 100 });
+    let (served, team) = with_quota(&server, "two", quota).await;
+    for _ in 0..5 {
+        let calls = ["shop-b", "mail"].map(|name| put_topic(&team, name, json!({})));
+        let mut statuses = join_all(calls).await;
+        statuses.sort_by_key(|reply| reply.status);
+        assert_eq!(statuses[0].status, 201, "{statuses:?}");
+        assert_eq!(statuses[1].status, 409, "{statuses:?}");
+        let created = statuses[0].json();
+        remove_topic(&team, created["topic"].as_str().unwrap()).await;
+    }
+    let created = put_topic(&team, "mail", json!({})).await.expect(201);
+    let tag = created.header("ETag").to_owned();
+    let conditional = async |(header, value): (&str, &str), settings: Value| {
+        let request = team.request(Method::PUT, "/v1/topics/mail");
+        reply(request.header(header, value).json(&settings))
+            .await
+            .status
+    };
+    let other = json!({ "max_messages": 7 });
+    assert_eq!(
+        conditional(("If-Match", "\"77\""), other.clone()).await,
+        412
+    );
+    assert_eq!(
+        conditional(("If-None-Match", "*"), other.clone()).await,
+        412
+    );
+    // The settings are in force already.
+    assert_eq!(conditional(("If-None-Match", "*"), json!({})).await, 200);
+    assert_eq!(conditional(("If-Match", "\"77\""), json!({})).await, 200);
+    assert_eq!(conditional(("If-Match", &tag), other).await, 200);
+    served.end().await;
+}
+
+#[tokio::test]
+async fn the_quota_of_a_stored_token_is_shown_and_needs_topics() {
+    let server = Server::start();
+    let served = served(&server).await;
+    for (body, field) in [
+        (
+            json!({ "scopes": ["operate"], "max_topics": 1 }),
+            "max_topics",
+        ),
+        (
+            json!({ "scopes": ["operate"], "topics": ["a"], "max_messages": 1 }),
+            "max_messages",
+        ),
+        (
+            json!({ "scopes": ["operate"], "topics": ["a"], "max_topics": 10_001 }),
+            "max_topics",
+        ),
+    ] {
+        let problem = put(&served.api, "bad", body).await.expect(422).json();
+        assert_eq!(problem["errors"][0]["field"], field, "{problem}");
+    }
+    let quota = json!({
+        "scopes": ["operate", "read"], "topics": ["shop-*"], "max_topics": 3, "max_messages": 10, "max_bytes": "1GiB",
+    });
+    let secret = create(&served.api, TEAM, quota).await;
+    let list = served.api.get_json("/v1/tokens?prefix=team").await;
+    let token = &list["tokens"][0];
+    assert_eq!(token["max_topics"], 3);
+    assert_eq!(token["max_messages"], 10);
+    assert_eq!(token["max_bytes"], 1 << 30);
+    status(&served.api, &secret, (Method::GET, "/v1/topics"), 200).await;
+    let team = served.api.clone().token(&secret);
+    assert_eq!(limit(&team, "shop-b", json!({}), 201).await, 3);
+    let over = refused(&team, "shop-c", json!({ "max_messages": 5 })).await;
+    assert!(
+        over.contains("have 6: this one may have 4, not 5"),
+        "{over}"
+    );
+    served.end().await;
+}
