@@ -4,6 +4,7 @@ use std::convert::Infallible;
 
 use axum::Json;
 use axum::extract::{Path, State as With};
+use lisa_service::http::client::reaches;
 use lisa_service::http::{Problem, ProblemCode};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -12,7 +13,8 @@ use super::Api;
 use crate::jobs::scheduler::{JobState, LastRun};
 use crate::operations::workers::{self, WorkersList};
 
-/// The running managers and consumers, and the number of shards that the answering manager serves.
+/// The running managers and consumers, and the number of shards that the answering manager serves. For a limited token, only what
+/// concerns its topics.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Workers {
     manager: String,
@@ -66,9 +68,11 @@ pub(super) async fn run(
     responses((status = 200, description = "The running processes, and the consumers of each group; `damaged` lists the topics whose settings cannot be read, each with the error", body = Workers)))]
 pub(super) async fn workers(With(api): With<Api>) -> Result<Json<Workers>, Problem> {
     let (managers, list) = tokio::try_join!(api.broker.managers(), workers::list(&api.broker))?;
+    let now = api.assignments.now();
+    let held = now.shards.iter().filter(|held| reaches(held.topic.name()));
     Ok(Json(Workers {
         manager: api.assignments.name().to_owned(),
-        shards_held: api.assignments.now().shards.len(),
+        shards_held: held.count(),
         managers,
         list,
     }))

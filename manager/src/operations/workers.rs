@@ -3,10 +3,14 @@
 use lisa_core::broker::{Broker, BrokerError, ShardsReport, SubscriptionReport, Worker};
 use lisa_core::time::millis;
 use lisa_core::topic::{Group, Topic};
+use lisa_service::http::client::{reaches, reaches_named};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::topics::{DamagedTopic, Missing};
+use super::topics::{DamagedTopic, Missing, registered, unreadable};
+
+/// The role of managers in reports.
+const MANAGER: &str = "manager";
 
 /// The running processes and the consumers of all groups.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -90,14 +94,14 @@ impl WorkerView {
     }
 }
 
-/// Lists the running processes and the consumers of each group of every registered topic. Reads two hashes, and the settings
-/// of topics that have changed.
+/// Lists the running processes and the consumers of each group of every registered topic that the client reaches. Reads two
+/// hashes, and the settings of topics that have changed.
 ///
 /// # Errors
 /// [`BrokerError`].
 pub(crate) async fn list(broker: &Broker) -> Result<WorkersList, BrokerError> {
-    let topics = broker.refresh().await?;
-    let workers = broker.workers().await?;
+    let topics = registered(broker).await?;
+    let workers = reached(broker.workers().await?);
     let mut groups = Vec::new();
     for topic in &topics {
         groups.extend(topic.groups().iter().map(|group| GroupConsumers {
@@ -110,10 +114,27 @@ pub(crate) async fn list(broker: &Broker) -> Result<WorkersList, BrokerError> {
         groups,
         workers: workers.iter().map(WorkerView::new).collect(),
         missing: Missing {
-            damaged: DamagedTopic::all(broker.unreadable_topics()),
+            damaged: DamagedTopic::all(unreadable(broker)),
             ..Missing::default()
         },
     })
+}
+
+/// Leaves out the topics that the client does not reach, and the consumers and gateways that read no others. Managers serve all topics
+/// in turn, so all are listed.
+fn reached(mut workers: Vec<Worker>) -> Vec<Worker> {
+    if reaches_named(None) {
+        return workers;
+    }
+    for worker in &mut workers {
+        let report = &mut worker.report;
+        report.subscriptions.retain(|it| reaches(&it.topic));
+        report.shards.retain(|it| reaches(&it.topic));
+    }
+    workers.retain(|Worker { report, .. }| {
+        report.role == MANAGER || !report.subscriptions.is_empty() || !report.shards.is_empty()
+    });
+    workers
 }
 
 fn consumers(workers: &[Worker], topic: &Topic, group: &Group) -> Vec<ConsumerView> {

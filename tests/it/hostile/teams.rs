@@ -86,7 +86,7 @@ async fn call(api: &Api, method: &Method, path: &str, body: &Value) -> (u16, Str
 }
 
 /// Routes about several topics: a token of a team sees its own ones, and nothing of others.
-const LISTS: [&str; 8] = [
+const LISTS: [&str; 9] = [
     "/v1/topics",
     "/v1/stats",
     "/v1/stats/snapshot",
@@ -95,6 +95,7 @@ const LISTS: [&str; 8] = [
     "/v1/audit",
     "/v1/garbage/jobs",
     "/v1/attention",
+    "/v1/workers",
 ];
 
 #[tokio::test]

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use lisa_consumer::{Consumer, handler_fn};
-use lisa_core::broker::Broker;
+use lisa_core::broker::{Broker, ShardsReport, SubscriptionReport, WorkerReport};
 use lisa_core::message::PreparedMessage;
+use lisa_core::topic::Shard;
+use lisa_tests::sqs::hex;
 use lisa_tests::{Server, eventually};
 use redis::cmd;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, oneshot};
 
 use super::operators::lisa_manager;
@@ -158,4 +161,86 @@ async fn the_report_of_a_process_that_is_gone_is_not_shown_and_then_removed() {
         .collect();
     left.sort();
     assert_eq!(left, ["fresh", "silent"]);
+}
+
+#[tokio::test]
+async fn a_limited_token_sees_the_processes_of_its_topics_and_nothing_of_others() {
+    let server = Server::start();
+    let token = |name: &str, topics: Value| {
+        let hash = hex(&Sha256::digest(name));
+        let mut token = json!({ "name": name, "sha256": hash, "scopes": ["read"] });
+        if topics.is_array() {
+            token["topics"] = topics;
+        }
+        token
+    };
+    let tokens = json!([token("all", Value::Null), token("shop", json!(["shop-*"]))]).to_string();
+    let keys = [
+        ("topics.shop-a.shards", "1"),
+        ("topics.bank.shards", "2"),
+        ("auth.tokens", &*tokens),
+    ];
+    let served = Served::start(&server, "reached", &keys).await;
+    let subscription = |topic: &str, puller: &str| SubscriptionReport {
+        topic: topic.parse().unwrap(),
+        group: "default".parse().unwrap(),
+        concurrency: None,
+        busy: 1,
+        pullers: vec![puller.to_owned()],
+    };
+    let (shop, bank) = (
+        subscription("shop-a", "puller-1"),
+        subscription("bank", "puller-of-bank"),
+    );
+    for (name, role, subscriptions) in [
+        ("both", "gateway", vec![shop, bank.clone()]),
+        ("only-bank", "consumer", vec![bank]),
+        ("idle-of-bank", "consumer", Vec::new()),
+    ] {
+        let report = WorkerReport {
+            role: role.to_owned(),
+            subscriptions,
+            ..WorkerReport::default()
+        };
+        served.broker.report_worker(name, report).await.unwrap();
+    }
+    let shards = ["shop-a", "bank"].map(|topic| ShardsReport {
+        topic: topic.parse().unwrap(),
+        shards: vec![Shard::new(0)],
+    });
+    let report = WorkerReport {
+        role: "manager".to_owned(),
+        shards: shards.to_vec(),
+        ..WorkerReport::default()
+    };
+    served.broker.report_worker("other", report).await.unwrap();
+    let seen = async |token: &str| {
+        let api = served.api.clone().token(token);
+        let seen = api.get_json("/v1/workers").await;
+        let names = seen["workers"].as_array().unwrap().iter();
+        let names = names.map(|worker| worker["name"].as_str().unwrap().to_owned());
+        (names.collect::<Vec<_>>(), seen)
+    };
+    let (names, all) = seen("all").await;
+    for name in ["both", "only-bank", "idle-of-bank", "other"] {
+        assert!(names.iter().any(|it| it == name), "{all}");
+    }
+    let (names, mut own) = seen("shop").await;
+    assert!(!own.to_string().contains("bank"), "{own}");
+    for name in ["both", "other"] {
+        assert!(names.iter().any(|it| it == name), "{own}");
+    }
+    let group = own["groups"].as_array_mut().unwrap().pop().unwrap();
+    assert_eq!(group["topic"], "shop-a", "{own}");
+    assert_eq!(group["consumers"][0]["pullers"], json!(["puller-1"]));
+    assert_eq!(own["managers"], all["managers"]);
+    let held = eventually(SOON, async || {
+        match seen("all").await.1["shards_held"].as_u64() {
+            Some(3) => Ok(seen("shop").await.1["shards_held"].clone()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    assert_eq!(held, 1);
+    served.end().await;
 }

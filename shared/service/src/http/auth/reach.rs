@@ -9,7 +9,7 @@ use lisa_core::topic::{Group, NamePattern, ScheduleName, Topic};
 use super::Scope;
 
 /// The routes about several topics whose handlers leave out those that the token does not reach.
-const LIMITED: [&str; 9] = [
+const LIMITED: [&str; 10] = [
     "/v1/topics",
     "/v1/stats",
     "/v1/stats/snapshot",
@@ -19,6 +19,7 @@ const LIMITED: [&str; 9] = [
     "/v1/audit",
     "/v1/garbage/jobs",
     "/v1/garbage/jobs/{id}/stop",
+    "/v1/workers",
 ];
 
 /// The topics, groups and schedules that a token reaches. By default, all.
