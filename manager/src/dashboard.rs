@@ -37,6 +37,9 @@ mod send;
 mod session;
 mod system;
 mod text;
+mod token;
+mod token_form;
+mod tokens;
 mod topic;
 mod workers;
 
@@ -63,7 +66,7 @@ use lisa_service::http::auth::{Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
 use lisa_service::http::client::Client;
 use lisa_service::http::tls::is_secure;
-use lisa_service::http::{CrossSite, ProblemCode, Reads, Unread};
+use lisa_service::http::{CrossSite, Problem, ProblemCode, Reads, Unread};
 use tokio::sync::Notify;
 use url::form_urlencoded::byte_serialize;
 
@@ -77,6 +80,7 @@ use crate::operations::history::HistoryView;
 use crate::operations::newest_counts::{NewestCounts, TOO_OLD, newest_counts};
 use crate::operations::rates::Rates;
 use crate::operations::schedules::Schedules;
+use crate::operations::tokens::RotationStep;
 use crate::operations::topics::AllTopicsError;
 use crate::operations::workers::WorkersList;
 use crate::recurring::StoredSchedules;
@@ -262,6 +266,21 @@ fn actions() -> Vec<(String, Scope, MethodRouter<Dashboard>)> {
     add("/schedules/{schedule}/edit", operate, edit);
     let remove = get(schedule::ask_removal).post(schedule::remove);
     add("/schedules/{schedule}/remove", operate, remove);
+    let tokens = Scope::Tokens;
+    add("/tokens", tokens, get(tokens::show));
+    // Not below `/tokens`: any name there can be that of a token.
+    let create = get(token_form::show_new).post(token_form::create);
+    add("/new-token", tokens, create);
+    add("/tokens/{token}", tokens, get(token::show));
+    let edit = get(token_form::show_edit).post(token_form::edit);
+    add("/tokens/{token}/edit", tokens, edit);
+    let remove = get(token::ask_removal).post(token::remove);
+    add("/tokens/{token}/remove", tokens, remove);
+    for step in RotationStep::ALL {
+        let path = format!("/tokens/{{token}}/rotate/{step}");
+        let rotate = get(token::ask_rotation).post(token::rotate);
+        add(&path, tokens, rotate.layer(Extension(*step)));
+    }
     add("/topics/{topic}/{verb}", operate, post(actions::topic));
     for how in Removal::ALL {
         let remove = get(removal::ask).post(removal::remove);
@@ -396,6 +415,24 @@ impl Dashboard {
                 _ => Failure::new(ProblemCode::Unavailable, text),
             }),
         }
+    }
+
+    /// Does the same for an operation that refuses with a problem.
+    async fn read_or_problem<T>(
+        &self,
+        read: impl Future<Output = Result<T, Problem>>,
+    ) -> Result<T, Failure> {
+        let mut refused = None;
+        let read = async {
+            read.await.map_err(|problem| {
+                let text = problem.detail().to_owned();
+                refused = Some(problem);
+                text
+            })
+        };
+        let read = self.0.queries.run(read).await;
+        let unavailable = |text| Problem::new(ProblemCode::Unavailable, text);
+        read.map_err(|text| refused.unwrap_or_else(|| unavailable(text)).into())
     }
 
     fn context(&self, request: &Request, viewer: Viewer) -> Context {

@@ -1,5 +1,6 @@
 //! The words of the pages, and the keys.
 
+use lisa_service::http::auth::Scope;
 use maud::html;
 
 use super::page::{Page, Section};
@@ -36,8 +37,8 @@ const WORDS: [(&str, &str); 7] = [
 const KEYS: [(&str, &str); 9] = [
     ("/", "Find a topic, a message or an ordering key"),
     (
-        "g then o, f, g, s, w, y, h",
-        "Overview, Forecast, Garbage, Schedules, Workers, System, Help",
+        "g then o, f, g, s, w, y, t, h",
+        "Overview, Forecast, Garbage, Schedules, Workers, System, Tokens, Help",
     ),
     ("j and k", "Next and previous row"),
     ("Enter", "Open the row"),
@@ -51,6 +52,24 @@ const KEYS: [(&str, &str); 9] = [
     ("Keys: off, in the footer", "Turn them all off"),
 ];
 
+/// Returns the permissions of a scope.
+pub(super) const fn meaning(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Send => "Send, cancel, reschedule, deliver now.",
+        Scope::Read => {
+            "Read statistics, topics, messages and schedules; log in here, and see the pages."
+        }
+        Scope::Operate => {
+            "Pause, resume, drain, drop, keep, requeue, purge, remove, examine, repair, run jobs, stop garbage jobs, create and edit topics and schedules."
+        }
+        Scope::Receive => "Pull messages from a gateway.",
+        Scope::Payload => "See payloads and headers in the dashboard.",
+        Scope::Tokens => {
+            "Create, change, rotate and remove tokens with any scopes: the scope of administrators."
+        }
+    }
+}
+
 pub(super) async fn show() -> Page {
     let body = html! {
         section aria-labelledby="states-title" { h2 #states-title { "States of a message" }
@@ -61,10 +80,7 @@ pub(super) async fn show() -> Page {
         }
         section aria-labelledby="scopes-title" { h2 #scopes-title { "Scopes of tokens" }
             dl.pairs.wide {
-                div { dt { code { "read" } } dd { "See every page." } }
-                div { dt { code { "payload" } } dd { "See payloads and headers in the dashboard." } }
-                div { dt { code { "operate" } } dd { "Pause, resume, drain, drop, keep, requeue, purge, remove, examine, repair, run jobs, stop garbage jobs, create and edit schedules." } }
-                div { dt { code { "send" } } dd { "Send, cancel, reschedule, deliver now." } }
+                @for scope in Scope::ALL { div { dt { code { (scope) } } dd { (meaning(*scope)) } } }
             }
         }
     };

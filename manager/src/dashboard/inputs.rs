@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use lisa_core::fields::{
     self, Description, Field, Given, JsonReader, Limits, Reader, TableReader, Value, read_within,
 };
+use lisa_service::http::{Problem, ProblemCode};
 use maud::{Markup, html};
 use serde_json::{Map, Value as Json};
 
@@ -115,6 +116,23 @@ impl TableReader for FormReader<'_> {
     }
 }
 
+/// Returns the fields that a refusal is about. `name` is the field with the name of what is created; empty for a change.
+pub(super) fn mistakes_of(problem: &Problem, name: &str) -> Mistakes {
+    let errors = problem.errors().iter();
+    let of_fields: Mistakes = errors
+        .map(|error| (error.field.clone(), error.detail.clone()))
+        .collect();
+    if !of_fields.is_empty() {
+        return of_fields;
+    }
+    let field = match problem.code() {
+        ProblemCode::UnknownTopic => "topic",
+        ProblemCode::PreconditionFailed | ProblemCode::DeclaredInFile => name,
+        _ => "",
+    };
+    Mistakes::from([(field.to_owned(), problem.detail().to_owned())])
+}
+
 /// Returns the payload. Browsers send each end of a line as two characters.
 pub(super) fn payload(form: &Fields) -> String {
     let payload = form.text(PAYLOAD).unwrap_or_default();
@@ -212,6 +230,21 @@ impl Inputs<'_> {
                     required[field.required] aria-describedby=(described) aria-invalid=[is_wrong.then_some("true")];
             }
         })
+    }
+
+    /// Returns boxes to check, each by the name of its field, its label and its meaning. `name` is that of all together.
+    pub(super) fn choices(&self, name: &str, all: &[(String, &str, &str)]) -> Markup {
+        let id = format!("{}-{name}", self.prefix);
+        let mistake = self.mistakes.get(name);
+        html! {
+            fieldset.field.choice aria-describedby=[mistake.map(|_| format!("{id}-mistake"))] {
+                legend { (label_of(name)) }
+                @for (field, label, meaning) in all {
+                    label { input name=(field) type="checkbox" value="true" checked[self.form.text(field).is_some()]; span { (label) " " span.muted { (meaning) } } }
+                }
+                @if let Some(mistake) = mistake { p.mistake id=(format!("{id}-mistake")) { (visible(mistake)) } }
+            }
+        }
     }
 
     /// Returns a field with its label, its mistake and its help. `control` gets its id, and the ids of what describes it.

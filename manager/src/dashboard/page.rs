@@ -56,6 +56,11 @@ impl Context {
         format!("{}{path}", self.base)
     }
 
+    /// Returns true if the pages of a scope are linked: those for readers, and others for sessions that have the scope.
+    fn is_linked(&self, scope: Scope) -> bool {
+        scope == Scope::Read || (self.viewer.name().is_some() && self.viewer.can(scope))
+    }
+
     /// Answers an action: shows a line on the page at `path`.
     pub(super) fn done(&self, path: impl Display, line: impl Display) -> Response {
         self.redirect(path, &format!("+{line}"))
@@ -173,18 +178,27 @@ pub(super) enum Section {
     Schedules,
     Workers,
     System,
+    Tokens,
     Help,
     None,
 }
 
-const SECTIONS: [(Section, &str, &str, &str); 7] = [
-    (Section::Overview, "/", "Overview", "o"),
-    (Section::Forecast, "/forecast", "Forecast", "f"),
-    (Section::Garbage, "/garbage", "Garbage", "g"),
-    (Section::Schedules, "/schedules", "Schedules", "s"),
-    (Section::Workers, "/workers", "Workers", "w"),
-    (Section::System, "/system", "System", "y"),
-    (Section::Help, "/help", "Help", "h"),
+/// The navigation: section, path, label, key, and the scope that its page requires.
+const SECTIONS: [(Section, &str, &str, &str, Scope); 8] = [
+    (Section::Overview, "/", "Overview", "o", Scope::Read),
+    (Section::Forecast, "/forecast", "Forecast", "f", Scope::Read),
+    (Section::Garbage, "/garbage", "Garbage", "g", Scope::Read),
+    (
+        Section::Schedules,
+        "/schedules",
+        "Schedules",
+        "s",
+        Scope::Read,
+    ),
+    (Section::Workers, "/workers", "Workers", "w", Scope::Read),
+    (Section::System, "/system", "System", "y", Scope::Read),
+    (Section::Tokens, "/tokens", "Tokens", "t", Scope::Tokens),
+    (Section::Help, "/help", "Help", "h", Scope::Read),
 ];
 
 /// One page. As a response it has no frame yet; the middleware adds it, because it knows the viewer.
@@ -257,6 +271,7 @@ impl Page {
     pub(super) fn render(&self, context: &Context, line: Option<&str>) -> Markup {
         let choices = context.choices;
         let live = if self.is_live { choices.live } else { 0 };
+        let sections = { SECTIONS.iter() }.filter(|(.., scope)| context.is_linked(*scope));
         let has_log_out = context.viewer.name().is_some_and(|name| !name.is_empty());
         html! {
             (DOCTYPE)
@@ -285,8 +300,8 @@ impl Page {
                             span.namespace title="The namespace in Redis" { (context.namespace) }
                         }
                         nav.sections aria-label="Pages" {
-                            @for (section, path, label, key) in SECTIONS {
-                                a href=(context.link(path)) data-go=(key) aria-current=[(section == self.section).then_some("page")] { (label) }
+                            @for (section, path, label, key, _) in sections {
+                                a href=(context.link(path)) data-go=(key) aria-current=[(*section == self.section).then_some("page")] { (label) }
                             }
                         }
                         form.find role="search" action=(context.link("/find")) {

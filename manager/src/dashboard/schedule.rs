@@ -8,8 +8,8 @@ use axum::extract::{Path, State as With};
 use axum::response::Response;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::ScheduleName;
+use lisa_service::http::ProblemCode;
 use lisa_service::http::auth::Scope;
-use lisa_service::http::{Problem, ProblemCode};
 use maud::{Markup, html};
 use serde_json::Value as Json;
 
@@ -37,20 +37,7 @@ pub(super) fn name(text: &str) -> Result<ScheduleName, Failure> {
 impl Dashboard {
     /// Reads a schedule, in one of the slots and in time.
     pub(super) async fn schedule(&self, name: &ScheduleName) -> Result<ScheduleDetails, Failure> {
-        let mut refused = None;
-        let read = async {
-            self.schedules().show(name).await.map_err(|problem| {
-                let text = problem.detail().to_owned();
-                refused = Some(problem);
-                text
-            })
-        };
-        let read = self.0.queries.run(read).await;
-        read.map_err(|text| {
-            refused
-                .unwrap_or_else(|| Problem::new(ProblemCode::Unavailable, text))
-                .into()
-        })
+        self.read_or_problem(self.schedules().show(name)).await
     }
 }
 

@@ -16,7 +16,7 @@ use serde_json::{Map, Value as Json};
 
 use super::Dashboard;
 use super::form::{Fields, WITH_DEFINITION};
-use super::inputs::{FormReader, Inputs, Mistakes};
+use super::inputs::{FormReader, Inputs, Mistakes, mistakes_of};
 use super::message::may_see;
 use super::page::{Context, Failure, Page, Section};
 use super::schedule::{CONTENT, name};
@@ -137,7 +137,11 @@ impl Form<'_> {
                 Ok(context.done(path, format!("Schedule {name} {what}.")))
             }
             Err(problem) => {
-                self.mistakes = mistakes_of(&problem, self.schedule.is_none());
+                let of_name = match self.schedule {
+                    Some(_) => "",
+                    None => NAME.0,
+                };
+                self.mistakes = mistakes_of(&problem, of_name);
                 Ok(self.refused(context, problem.code()))
             }
         }
@@ -239,23 +243,6 @@ fn fields_of(definition: &Map<String, Json>, version: u64) -> Fields {
     }
     fields.set("version", version.to_string());
     fields
-}
-
-/// Returns the fields that a refusal is about.
-fn mistakes_of(problem: &Problem, is_new: bool) -> Mistakes {
-    let errors = problem.errors().iter();
-    let of_fields: Mistakes = errors
-        .map(|error| (error.field.clone(), error.detail.clone()))
-        .collect();
-    if !of_fields.is_empty() {
-        return of_fields;
-    }
-    let field = match problem.code() {
-        ProblemCode::UnknownTopic => "topic",
-        ProblemCode::PreconditionFailed | ProblemCode::DeclaredInFile if is_new => NAME.0,
-        _ => "",
-    };
-    Mistakes::from([(field.to_owned(), problem.detail().to_owned())])
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use lisa_core::broker::{Broker, BrokerError, MAX_TOKENS, StoredToken, TokenChange};
-use lisa_core::fields::{Describer, plain};
+use lisa_core::fields::{Describer, Description, plain};
 use lisa_core::names::{TokenName, words};
 use lisa_core::openapi;
 use lisa_core::topic::{NamePattern, Size, TopicQuota};
@@ -15,6 +15,7 @@ use lisa_service::config::Config;
 use lisa_service::http::auth::{NewToken, Scope, Token, TokenDefinition, TokenHash, TokenRecord};
 use lisa_service::http::{Problem, ProblemCode};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
@@ -178,6 +179,16 @@ impl TokenView {
         }
     }
 
+    /// Returns the fields of its definition that are set, as a request to change it repeats them.
+    pub(crate) fn definition(&self) -> Map<String, Json> {
+        let Ok(Json::Object(mut fields)) = serde_json::to_value(self) else {
+            unreachable!("a struct is an object");
+        };
+        let described = described();
+        fields.retain(|name, _| described.iter().any(|field| field.name == name));
+        fields
+    }
+
     /// Returns its state as a word: `expired` or `rotating`; empty otherwise.
     pub(crate) fn state(&self) -> &'static str {
         match self {
@@ -190,6 +201,13 @@ impl TokenView {
             _ => "",
         }
     }
+}
+
+/// Describes the fields of a token to create or change.
+pub(crate) fn described() -> Vec<Description> {
+    let mut described = Describer::default();
+    NewToken::read(&mut described);
+    described.fields
 }
 
 /// A change of a token that was read.
@@ -453,7 +471,10 @@ impl Tokens<'_> {
     }
 
     /// Refuses to change a token that the managers' configuration declares.
-    fn not_in_file(self, name: &TokenName) -> Result<(), Problem> {
+    ///
+    /// # Errors
+    /// It declares the token.
+    pub(crate) fn not_in_file(self, name: &TokenName) -> Result<(), Problem> {
         let mut declared = self.config.auth.tokens.iter();
         if declared.all(|token| token.name() != name.as_str()) {
             return Ok(());

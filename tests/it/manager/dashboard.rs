@@ -11,6 +11,7 @@ mod removal;
 mod schedules;
 mod send;
 mod sessions;
+mod tokens;
 
 use super::*;
 use lisa_tests::{Api, Binary, Process, Server, eventually};

@@ -1,18 +1,17 @@
 //! `tokens`: lists tokens, shows, creates, changes, rotates and removes one.
 
-use lisa_core::fields::{Describer, Description};
 use lisa_core::names::TokenName;
 use lisa_core::topic::NamePattern;
 use lisa_service::cli::{Output, Rows, remark};
-use lisa_service::http::auth::{NewToken, Scope};
+use lisa_service::http::auth::Scope;
 use reqwest::{Method, StatusCode};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::print;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::setting::{Setting, set_all};
-use crate::operations::tokens::{ChangedToken, RotationStep, TokenList, TokenView};
+use crate::operations::tokens::{ChangedToken, RotationStep, TokenList, TokenView, described};
 
 /// The tokens of one request.
 const AT_A_TIME: usize = 1000;
@@ -124,8 +123,11 @@ pub(crate) async fn put(
         Err(CliError::Refused(refusal)) if refusal.code() == "not_found" => None,
         Err(error) => return Err(error),
     };
-    let definition = before.as_ref().map(definition).unwrap_or_default();
-    let body = set_all(definition, settings, &fields());
+    let definition = before
+        .as_ref()
+        .map(TokenView::definition)
+        .unwrap_or_default();
+    let body = set_all(definition, settings, &described());
     // Without a version, a file declares it: the response says so.
     let version = before.as_ref().and_then(|before| before.version);
     let tag = version.map(|version| format!("\"{version}\""));
@@ -179,29 +181,6 @@ pub(crate) async fn remove(
         return Ok(output.object(&json!({ "token": name, "removed": true }))?);
     }
     print(&format!("{name} is removed"))
-}
-
-/// Returns the fields of a token that a request to change it repeats.
-fn definition(token: &TokenView) -> Map<String, Value> {
-    let fields = json!({
-        "scopes": token.scopes,
-        "topics": token.topics,
-        "groups": token.groups,
-        "schedules": token.schedules,
-        "expires": token.expires,
-        "sends_per_second": token.sends_per_second,
-        "max_topics": token.max_topics,
-        "max_messages": token.max_messages,
-        "max_bytes": token.max_bytes,
-    });
-    fields.as_object().cloned().unwrap_or_default()
-}
-
-/// Describes the fields of a token.
-fn fields() -> Vec<Description> {
-    let mut described = Describer::default();
-    NewToken::read(&mut described);
-    described.fields
 }
 
 fn source(token: &TokenView) -> &'static str {
