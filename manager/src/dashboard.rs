@@ -30,6 +30,7 @@ mod overview;
 mod page;
 mod parts;
 mod removal;
+mod routes;
 mod schedule;
 mod schedule_form;
 mod schedules;
@@ -41,6 +42,7 @@ mod token;
 mod token_form;
 mod tokens;
 mod topic;
+mod topic_form;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -48,23 +50,23 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::{ConnectInfo, Request, State as With};
 use axum::http::header::{HOST, HeaderName, SET_COOKIE};
 use axum::http::{HeaderValue, Method};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
-use axum::{Extension, Router};
-use lisa_core::broker::{Broker, BrokerError, Removal, TopicHandle, TopicStats};
+use axum::routing::get;
+use lisa_core::broker::{Broker, BrokerError, TopicHandle, TopicStats};
 use lisa_core::sync::Mutex;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, Topic};
 use lisa_producer::{Producer, ProducerOptions};
 use lisa_service::config::Config;
 use lisa_service::cron::TimeZone;
-use lisa_service::http::auth::{Scope, TokenSet};
+use lisa_service::http::auth::{Reach, Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
-use lisa_service::http::client::Client;
+use lisa_service::http::client::{Client, reach, reaches, reaches_named};
 use lisa_service::http::tls::is_secure;
 use lisa_service::http::{CrossSite, Problem, ProblemCode, Reads, Unread};
 use tokio::sync::Notify;
@@ -80,16 +82,17 @@ use crate::operations::history::HistoryView;
 use crate::operations::newest_counts::{NewestCounts, TOO_OLD, newest_counts};
 use crate::operations::rates::Rates;
 use crate::operations::schedules::Schedules;
-use crate::operations::tokens::RotationStep;
 use crate::operations::topics::AllTopicsError;
 use crate::operations::workers::WorkersList;
 use crate::recurring::StoredSchedules;
-use actions::MessageVerb;
 use cache::{Cached, CachedBy, Queries, Reading};
 use cookies::{cookie, session_names};
 use document::{document, with_headers};
 use ended_sessions::EndedSessions;
 use page::{Choices, Context, Failure, Page, see_other};
+#[cfg(feature = "test-util")]
+pub(crate) use routes::paths;
+use routes::{guarded, guarded_pages, session_pages};
 pub(crate) use session::KeyError;
 use session::{Sessions, Viewer};
 
@@ -155,8 +158,8 @@ struct Inner {
     rates: Mutex<Rates>,
     workers: Cached<WorkersList>,
     errors: CachedBy<(Topic, Group), ErrorGroups>,
-    /// By topic, period and time zone.
-    forecasts: CachedBy<(Option<Topic>, u64, String), ForecastView>,
+    /// By topic, the limits of the viewer, period and time zone.
+    forecasts: CachedBy<(Option<Topic>, Arc<Reach>, u64, String), ForecastView>,
     /// By topic, period and time zone.
     histories: CachedBy<(Option<Topic>, u64, String), HistoryView>,
 }
@@ -201,15 +204,16 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
     let mut prefixes = vec![String::new()];
     if !dashboard.0.base.is_empty() {
         prefixes.push(dashboard.0.base.to_string());
-        router = router.route(&dashboard.0.base, get(overview::show));
+        let overview = guarded("/", Scope::Read, get(overview::show));
+        router = router.route(&dashboard.0.base, overview);
     }
     for at in prefixes {
-        for (path, page) in pages() {
+        for (path, page) in session_pages() {
             router = router.route(&format!("{at}{path}"), page);
         }
-        for (path, scope, action) in actions() {
-            let guarded = action.layer(from_fn_with_state(scope, admit));
-            router = router.route(&format!("{at}{path}"), guarded);
+        for (path, scope, page) in guarded_pages() {
+            let page = guarded(&path, scope, page);
+            router = router.route(&format!("{at}{path}"), page);
         }
     }
     let assets = |at: &str| (format!("{at}/assets/{{file}}"), get(assets::serve));
@@ -225,109 +229,13 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
     Ok(router)
 }
 
-/// Returns the pages, which require the scope `read`, and the routes of the session (login, logout, choices).
-fn pages() -> Vec<(&'static str, MethodRouter<Dashboard>)> {
-    vec![
-        ("/", get(overview::show)),
-        ("/find", get(find::show)),
-        ("/garbage", get(garbage::all)),
-        ("/forecast", get(forecast::show)),
-        ("/schedules", get(schedules::show)),
-        ("/schedules/{schedule}", get(schedule::show)),
-        ("/workers", get(workers::show)),
-        ("/system", get(system::show)),
-        ("/help", get(help::show)),
-        ("/login", get(login::show).post(login::log_in)),
-        ("/logout", post(login::log_out)),
-        ("/choices", post(login::choose)),
-        ("/topics/{topic}", get(topic::show)),
-        ("/topics/{topic}/send", get(send::show)),
-        ("/topics/{topic}/keys", get(keys::show)),
-        ("/topics/{topic}/doctor", get(doctor::show)),
-        ("/topics/{topic}/messages", get(messages::show)),
-        ("/topics/{topic}/messages/{id}", get(message::show)),
-        ("/topics/{topic}/garbage", get(garbage::of_topic)),
-    ]
-}
-
-/// Returns the actions and their confirmation pages, each with the scope that it requires in addition to `read`.
-fn actions() -> Vec<(String, Scope, MethodRouter<Dashboard>)> {
-    let mut actions = Vec::new();
-    let mut add = |path: &str, scope, action| actions.push((path.to_owned(), scope, action));
-    let operate = Scope::Operate;
-    add("/system/jobs/{name}", operate, post(system::run_job));
-    let stop = post(system::stop_garbage_job);
-    add("/system/garbage-jobs/{id}/stop", operate, stop);
-    add("/schedules/{schedule}/{verb}", operate, post(schedule::act));
-    let create = get(schedule_form::show_new).post(schedule_form::create);
-    // Not below `/schedules`: any name there can be that of a schedule.
-    add("/new-schedule", operate, create);
-    let edit = get(schedule_form::show_edit).post(schedule_form::edit);
-    add("/schedules/{schedule}/edit", operate, edit);
-    let remove = get(schedule::ask_removal).post(schedule::remove);
-    add("/schedules/{schedule}/remove", operate, remove);
-    let tokens = Scope::Tokens;
-    add("/tokens", tokens, get(tokens::show));
-    // Not below `/tokens`: any name there can be that of a token.
-    let create = get(token_form::show_new).post(token_form::create);
-    add("/new-token", tokens, create);
-    add("/tokens/{token}", tokens, get(token::show));
-    let edit = get(token_form::show_edit).post(token_form::edit);
-    add("/tokens/{token}/edit", tokens, edit);
-    let remove = get(token::ask_removal).post(token::remove);
-    add("/tokens/{token}/remove", tokens, remove);
-    for step in RotationStep::ALL {
-        let path = format!("/tokens/{{token}}/rotate/{step}");
-        let rotate = get(token::ask_rotation).post(token::rotate);
-        add(&path, tokens, rotate.layer(Extension(*step)));
-    }
-    add("/topics/{topic}/{verb}", operate, post(actions::topic));
-    for how in Removal::ALL {
-        let remove = get(removal::ask).post(removal::remove);
-        let path = format!("/topics/{{topic}}/{how}");
-        add(&path, operate, remove.layer(Extension(*how)));
-    }
-    let group = get(actions::ask_group).post(actions::group);
-    add("/topics/{topic}/groups/{group}/{verb}", operate, group);
-    let doctor = get(doctor::ask).post(doctor::run);
-    add("/topics/{topic}/doctor/{verb}", operate, doctor);
-    let garbage = get(garbage::ask).post(garbage::sweep);
-    let path = "/topics/{topic}/groups/{group}/garbage/{verb}";
-    add(path, operate, garbage);
-    for verb in MessageVerb::ALL {
-        let path = format!("/topics/{{topic}}/messages/{{id}}/{verb}");
-        let message = get(actions::ask_message).post(actions::message);
-        add(&path, verb.scope(), message.layer(Extension(*verb)));
-    }
-    let payload = get(message::download);
-    add(
-        "/topics/{topic}/messages/{id}/payload",
-        Scope::Payload,
-        payload,
-    );
-    add("/topics/{topic}/send", Scope::Send, post(send::send));
-    actions
-}
-
-/// Refuses a viewer without the scope.
-async fn admit(
-    With(scope): With<Scope>,
-    Extension(context): Extension<Context>,
-    request: Request,
-    next: Next,
-) -> Response {
-    match context.viewer.can(scope) {
-        true => next.run(request).await,
-        false => Failure::Forbidden(scope).into_response(),
-    }
-}
-
 impl Dashboard {
     fn broker(&self) -> &Broker {
         &self.0.parts.broker
     }
 
-    /// Returns the newest counts of all topics.
+    /// Returns the newest counts of all topics that the viewer reaches. It filters what all viewers share, which costs time for
+    /// each topic, and no call to Redis.
     async fn counts(&self) -> Reading<NewestCounts> {
         let acted_on = |topic: &Topic| self.0.acted_on.lock().get(topic).copied();
         let read = async || {
@@ -335,7 +243,17 @@ impl Dashboard {
             self.0.rates.lock().note_all(&counts);
             Ok::<_, AllTopicsError>(counts)
         };
-        self.0.all.get(&self.0.queries, read).await
+        let reading = self.0.all.get(&self.0.queries, read).await;
+        if reaches_named(None) {
+            return reading;
+        }
+        let reach = reach();
+        Reading {
+            value: reading.value.map(|all| Arc::new(all.within(&reach))),
+            // The text may name a topic.
+            error: reading.error.map(|_| "they could not be read".to_owned()),
+            ..reading
+        }
     }
 
     /// Returns the counts of a topic.
@@ -374,22 +292,17 @@ impl Dashboard {
         Action::in_dashboard(self.broker(), context.viewer.name(), action)
     }
 
-    /// Finds a topic by its name in the path.
+    /// Finds a topic by its name in the path, or in a query.
     async fn topic(&self, name: &str) -> Result<Arc<TopicHandle>, Failure> {
         let topic: Topic = name
             .parse()
             .map_err(|error| Failure::invalid("topic", &error))?;
-        match self.broker().topic(&topic).await {
-            Ok(topic) => Ok(topic),
-            Err(error @ BrokerError::UnknownTopic(_)) => {
-                let suggestion = self.broker().suggest_topic(&topic);
-                Err(Failure::new(
-                    ProblemCode::UnknownTopic,
-                    format!("{error}{suggestion}"),
-                ))
-            }
-            Err(error) => Err(error.into()),
+        if !reaches(&topic) {
+            let why = format!("the token does not reach the topic {topic}");
+            return Err(Failure::Reach(why));
         }
+        let found = self.broker().topic(&topic).await;
+        found.map_err(|error| Problem::suggesting_topic(error, self.broker()).into())
     }
 
     /// Runs a read that is not shared, in one of the slots and in time.
@@ -478,6 +391,10 @@ impl Dashboard {
             .map_or(Choices::default(), |text| Choices::parse(&text));
         let zone = cookie(request.headers(), "lisa-zone").filter(|_| !choices.is_utc);
         let redis = &config.redis.url;
+        // Redis itself has no limits.
+        let is_shown = redis.username().is_none()
+            && redis.password().is_none()
+            && !viewer.reach().is_limited();
         Context {
             base: self.0.base.clone(),
             namespace: config.namespace.to_string().into(),
@@ -487,8 +404,7 @@ impl Dashboard {
             api: own.into(),
             producer: producer.into(),
             url: url.map(Into::into),
-            redis: (redis.username().is_none() && redis.password().is_none())
-                .then(|| redis.to_string().into()),
+            redis: is_shown.then(|| redis.to_string().into()),
             now: self.broker().now(),
             zone: zone
                 .and_then(|zone| zone.parse().ok())
@@ -515,15 +431,12 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
     });
     let viewer = match &session {
         Some((viewer, _)) => viewer.clone(),
-        None => Viewer::Token {
-            name: "".into(),
-            scopes: Vec::new(),
-        },
+        None => Viewer::Stranger,
     };
     let context = dashboard.context(&request, viewer);
     let client = match context.viewer.name() {
-        Some(name) if !name.is_empty() => Client::Token(name.into()),
-        _ => Client::current(),
+        Some(name) => Client::Token(name.into()),
+        None => Client::current(),
     };
     let mut response = if let Some(failure) = refused {
         failure.into_response()
@@ -546,8 +459,8 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
         }
         request.extensions_mut().insert(context.clone());
         let answer = next.run(request);
-        match session {
-            Some(_) => context.viewer.admitted().scope(answer).await,
+        match context.viewer.admitted() {
+            Some(client) => client.scope(answer).await,
             None => answer.await,
         }
     };

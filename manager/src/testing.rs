@@ -48,6 +48,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dev::server::{PrivateServer, ServerError};
 
+/// Returns the paths of the pages and actions of the dashboard that need a session, for the tests of Lisa itself.
+#[doc(hidden)]
+#[must_use]
+pub fn dashboard_paths() -> Vec<String> {
+    crate::dashboard::paths()
+}
+
 /// The initial time of a test's clock: 2030-01-01T00:00:00Z.
 pub const START: UnixMs = UnixMs::new(1_893_456_000_000);
 /// The timeout of each call to Redis.

@@ -21,6 +21,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 URL = sys.argv[1]
 SCHEDULES = f"http://127.0.0.1:{os.environ['SCHEDULES_PORT']}"
+TOKENS = f"http://127.0.0.1:{os.environ['TOKENS_PORT']}"
 # A host name that browsers do not trust as they trust localhost: pages have no clipboard interface.
 FOREIGN = f"http://lisa.test:{os.environ['SCHEDULES_PORT']}"
 IS_QUICK = "--quick" in sys.argv[2:]
@@ -47,8 +48,13 @@ PAGES = [
     "/topics/orders/groups/default/garbage/purge", "/topics/orders/messages/bad/cancel", "/find?q=nothing", "/topics/orders/send",
     "/topics/orders/keys", "/topics/orders/doctor", "/topics/orders/doctor/repair",
     "/topics/orders/messages?state=garbage", "/schedules/nightly", "/schedules/paused", "/schedules/nightly/edit", "/schedules/nightly/remove",
-    "/new-schedule", SCHEDULES + "/schedules", SCHEDULES + "/schedules/winter", SCHEDULES + "/find?q=nothing",
+    "/new-schedule", "/new-topic", SCHEDULES + "/schedules", SCHEDULES + "/schedules/winter", SCHEDULES + "/find?q=nothing",
 ]
+# The pages that need a session, by the token with which it begins.
+PAGES_OF = {
+    "admin": ["/tokens", "/new-token", "/tokens/admin", "/tokens/shop", "/tokens/app", "/tokens/app/edit", "/tokens/app/remove", "/tokens/app/rotate/begin"],
+    "shop": ["/", "/system", "/schedules", "/forecast", "/topics/shop-orders"],
+}
 QUICK_PAGES = ["/", "/topics/orders", "/topics/orders/messages/failed", "/topics/orders/garbage?group=default", "/topics/orders/send"]
 PATIENCE = 60
 
@@ -298,6 +304,51 @@ def copies(browser):
     assert find.get_attribute("value") == command, f"{find.get_attribute('value')} instead of {command}"
 
 
+def log_in(browser, token):
+    """Begins a session with a token."""
+    browser.get(TOKENS + "/login")
+    if browser.find_elements(By.CSS_SELECTOR, "form.who button"):
+        browser.find_element(By.CSS_SELECTOR, "form.who button").click()
+    waits(browser, lambda: browser.find_element(By.ID, "token")).send_keys(token, Keys.ENTER)
+    waits(browser, lambda: browser.find_elements(By.CSS_SELECTOR, ".who .name"))
+
+
+def create_token(browser):
+    """Creates the token `app` with the keyboard, and returns its secret."""
+    browser.get(TOKENS + "/new-token")
+    browser.find_element(By.NAME, "token").send_keys("app", Keys.ENTER)
+    waits(browser, lambda: browser.find_element(By.ID, "token-scopes-mistake"))
+    assert browser.find_element(By.NAME, "token").get_attribute("value") == "app", "what was typed is gone"
+    for scope in ["read", "send"]:
+        browser.find_element(By.NAME, f"scopes.{scope}").send_keys(Keys.SPACE)
+    browser.find_element(By.NAME, "topics").send_keys("shop-*", Keys.ENTER)
+    return waits(browser, lambda: browser.find_element(By.CSS_SELECTOR, "#secret [data-copy]")).get_attribute("data-copy")
+
+
+def tokens(browser):
+    """Removes the token that other checks have made. Then checks that a secret is shown once, that what was created may log in, and its rotation and removal."""
+    log_in(browser, "admin")
+    click = lambda selector: waits(browser, lambda: browser.find_element(By.CSS_SELECTOR, selector)).click()
+    remove = lambda: (browser.get(TOKENS + "/tokens/app/remove"), click("main button.primary"), says(browser, "Token app is removed."))
+    remove()
+    first = create_token(browser)
+    click("#secret a.button")
+    waits(browser, lambda: browser.find_element(By.ID, "definition"))
+    assert first not in browser.page_source, "the secret is shown again"
+    click("a[href='/tokens/app/rotate/begin']")
+    click("main button.primary")
+    second = waits(browser, lambda: browser.find_element(By.CSS_SELECTOR, "#secret [data-copy]")).get_attribute("data-copy")
+    assert first != second, "the rotation has generated nothing"
+    browser.get(TOKENS + "/tokens/app")
+    click("a[href='/tokens/app/rotate/finish']")
+    click("main button.primary")
+    says(browser, "has only its new secret")
+    log_in(browser, second)
+    assert "bank" not in browser.find_element(By.TAG_NAME, "body").text, "another team's topic is shown"
+    log_in(browser, "admin")
+    remove()
+
+
 def says(browser, text):
     """Waits for the line about an action."""
     waits(browser, lambda: text in browser.find_element(By.ID, "flash").text)
@@ -350,11 +401,12 @@ def main():
     """Checks all pages, and then what they do."""
     wait_for_manager(URL)
     wait_for_manager(SCHEDULES)
+    wait_for_manager(TOKENS)
     if IS_QUICK:
         fill()
     else:
         first_topic()
-    failed = 0
+    failed, has_token = 0, False
     for theme in ["light"] if IS_QUICK else ["light", "dark"]:
         for width in [1280, 360]:
             browser = open_browser(theme, width)
@@ -362,6 +414,17 @@ def main():
                 wrong = look(browser, page)
                 failed += bool(wrong)
                 print(f"{theme} {width} {page}: {wrong or 'ok'}")
+            for token, pages in ({} if IS_QUICK else PAGES_OF).items():
+                log_in(browser, token)
+                if token == "admin" and not has_token:
+                    create_token(browser)
+                    has_token = True
+                    # The refusal of what was typed is an answer with 422, which the browser notes.
+                    browser.get_log("browser")
+                for page in pages:
+                    wrong = look(browser, TOKENS + page)
+                    failed += bool(wrong)
+                    print(f"{theme} {width} {token} {page}: {wrong or 'ok'}")
             browser.quit()
     for theme in ["light"] if IS_QUICK else ["light", "dark"]:
         charts(theme)
@@ -375,6 +438,7 @@ def main():
         act(browser)
         zones(browser)
         copies(browser)
+        tokens(browser)
         logged = browser.get_log("browser")
         # The refusal of what was typed is an answer with 422, which the browser notes.
         logged = [line for line in logged if "422" not in line["message"]]

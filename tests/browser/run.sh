@@ -48,5 +48,7 @@ relay() {
 }
 relay schedules --config "$here/schedules.toml"
 export SCHEDULES_PORT=$port
+relay tokens --config "$here/tokens.toml"
+export TOKENS_PORT=$port
 relay dev
 REDIS_SOCKET=$dir/dev/.lisa/redis.sock AXE_FILE=$cache/axe-$AXE.js "$cache/venv/bin/python" "$here/pages.py" "http://127.0.0.1:$port" "$@"

@@ -11,6 +11,7 @@ mod framing;
 mod halves;
 mod heads;
 mod logs;
+mod pages;
 mod teams;
 mod tokens;
 mod victim;

@@ -17,12 +17,11 @@ use lisa_core::openapi;
 use lisa_core::state::State;
 use lisa_core::topic::{Topic, TopicSettings};
 use lisa_service::http::body::read_limited;
-use lisa_service::http::client::{reaches, topic_quota};
 use lisa_service::http::{
     KEY_OF_MESSAGE, MessagePath, Problem, Query, TopicPath, read_fields_over,
 };
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 use utoipa::{PartialSchema, ToSchema};
@@ -44,8 +43,6 @@ use crate::operations::topics::{
 const KEY: &str = "Lisa-Key";
 /// The largest body with settings in bytes: 64 groups with long names fit.
 const MAX_SETTINGS: usize = 32 * 1024;
-/// The most streams of a topic, one for each group on each shard: each costs Redis memory and calls, also at rest.
-const MAX_STREAMS: usize = 4096;
 
 /// A topic with its settings, groups and counts.
 #[derive(Debug, Serialize, ToSchema)]
@@ -166,47 +163,14 @@ pub(super) async fn put(
         .map_err(|error| invalid("topic", &error))?;
     let mode = precondition::of_put(&headers)?.map_or(Declare::Update, Declare::UpdateAt);
     let body = read_limited(body, MAX_SETTINGS, &api.bodies).await?;
-    let before = match api.broker.newest(&name).await {
-        Ok(topic) if topic.removal().is_some() => {
-            return Err(BrokerError::BeingRemoved(name).into());
-        }
-        Ok(topic) => Some(topic),
-        Err(BrokerError::UnknownTopic(_)) => None,
-        Err(error) => return Err(error.into()),
+    let read = |defaults: &Map<String, Value>| read_fields_over(&body, defaults);
+    let action = |verb: &str| api.action(verb);
+    let put = topics::put(&api.broker, &api.config, &name, mode, read, action);
+    let (topic, created) = put.await?;
+    let status = match created {
+        true => StatusCode::CREATED,
+        false => StatusCode::OK,
     };
-    let mut settings = read_settings(&body, before.as_deref(), &api.config.topic_defaults)?;
-    let quota = topic_quota();
-    if let Some(quota) = &quota {
-        quota.fill(&mut settings);
-    }
-    topics::not_in_file(&api.config, &name)?;
-    let to = settings.garbage.topic.as_ref();
-    let is_new = before
-        .as_ref()
-        .is_none_or(|before| before.settings().garbage.topic.as_ref() != to);
-    if to.is_some_and(|to| is_new && !reaches(to)) {
-        return Err(invalid(
-            "garbage.topic",
-            &"the token does not reach this topic",
-        ));
-    }
-    let (verb, status, changes) = match &before {
-        Some(before) => {
-            let changes = topics::differences(before.settings(), &settings);
-            ("change_topic", StatusCode::OK, changes)
-        }
-        None => {
-            let changes = topics::differences(&TopicSettings::default(), &settings);
-            ("create_topic", StatusCode::CREATED, changes)
-        }
-    };
-    let action = api.action(verb).topic(&name).details(changes);
-    let declare = api.broker.declare_by_call(&name, &settings, mode, quota);
-    let epoch = before.map_or(0, |before| before.epoch());
-    let declared = action.run(declare, |declared| {
-        audit::changed(declared.epoch() != epoch)
-    });
-    let topic = declared.await?;
     Ok((status, tag(&topic), Json(TopicEntry::of(&topic))))
 }
 
@@ -242,37 +206,6 @@ pub(super) async fn remove(
     let (broker, config) = (&api.broker, &api.config);
     let removal = topics::remove(broker, config, &topic, query.how, epoch, action).await?;
     Ok((StatusCode::ACCEPTED, Json(removal)))
-}
-
-/// Reads settings. An existing topic keeps its number of shards.
-fn read_settings(
-    body: &[u8],
-    before: Option<&TopicHandle>,
-    defaults: &TopicSettings,
-) -> Result<TopicSettings, Problem> {
-    let mut defaults = defaults.clone();
-    if let Some(before) = before {
-        defaults.shards = before.settings().shards;
-    }
-    let shards = defaults.shards;
-    let Ok(Value::Object(defaults)) = serde_json::to_value(&defaults) else {
-        unreachable!("settings are an object");
-    };
-    let settings: TopicSettings = read_fields_over(body, &defaults)?;
-    if before.is_some() && settings.shards != shards {
-        let why = format!(
-            "the topic has {shards}: only `lisa-manager topics reshard` changes the number"
-        );
-        return Err(invalid("shards", &why));
-    }
-    let of = |settings: &TopicSettings| usize::from(settings.shards) * settings.groups.len();
-    let streams = of(&settings);
-    let most = before.map_or(0, |before| of(before.settings()));
-    if streams > MAX_STREAMS.max(most) {
-        let why = format!("shards × groups is {streams}, must be at most {MAX_STREAMS}");
-        return Err(invalid("shards", &why));
-    }
-    Ok(settings)
 }
 
 fields! {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lisa_core::sync::Mutex as SyncMutex;
 use lisa_service::http::Reads;
-use lisa_service::http::client::Client;
+use lisa_service::http::client::{Admitted, Client};
 use lisa_service::http::share::Shares;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
@@ -54,7 +54,8 @@ impl Queries {
         })
     }
 
-    /// Runs a read for all viewers in a slot and in time.
+    /// Runs a read for all viewers in a slot and in time. It is not limited to what the viewer who comes first reaches: what is
+    /// shown of it is filtered for each viewer.
     async fn run_for_all<T, E: std::fmt::Display>(
         &self,
         read: impl Future<Output = Result<T, E>>,
@@ -63,7 +64,7 @@ impl Queries {
         let mut slot = self.of_all.begin(Client::Unknown);
         let has_slot = slot.add(1, until).await;
         has_slot.map_err(|_| "too many concurrent queries")?;
-        in_time(until, read).await
+        in_time(until, Admitted::new(true, None).scope(read)).await
     }
 }
 
@@ -209,7 +210,6 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use futures_util::future::join_all;
-    use lisa_service::http::client::Admitted;
 
     use super::*;
 

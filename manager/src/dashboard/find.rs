@@ -19,6 +19,7 @@ use super::page::{Context, Failure, Page, Section, see_other};
 use super::parts::{Level, rest_at, sign};
 use super::text::{counted, grouped, part, visible};
 use crate::operations::newest_counts::NewestCounts;
+use crate::operations::topics::{registered, unreadable};
 
 /// The most topics that are asked for an id, and the most that are asked for an ordering key.
 const MOST: usize = 32;
@@ -35,12 +36,12 @@ pub(super) async fn show(
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
     let wanted = fields.text("q").unwrap_or_default().trim().to_owned();
     let broker = dashboard.broker();
-    let known = dashboard.read(broker.refresh()).await?;
+    let known = dashboard.read(registered(broker)).await?;
     let open = |path: &str| Ok(see_other(&context.link(path), None));
     if let Some(topic) = known.iter().find(|topic| topic.name().as_str() == wanted) {
         return open(&format!("/topics/{}", topic.name()));
     }
-    let mut unread: BTreeMap<String, String> = broker.unreadable_topics();
+    let mut unread: BTreeMap<String, String> = unreadable(broker);
     let (mut asked, mut found) = (0, Vec::new());
     if let Ok(id) = wanted.parse::<MessageId>() {
         asked = known.len().min(MOST);

@@ -53,13 +53,21 @@ pub(super) async fn show(
         Period::new(Some(within), Some(STEP)).map_err(|error| Failure::invalid("for", &error))?;
     let name: Option<Topic> = topic.as_ref().map(|topic| topic.name().clone());
     let zone = &context.zone;
-    let key = (name.clone(), *seconds, zone.to_string());
+    // The topics and schedules in it are those that the viewer reaches.
+    let reach = context.viewer.reach();
+    let key = (name.clone(), reach, *seconds, zone.to_string());
     let cached = dashboard.0.forecasts.of(key);
     let schedules = Schedules {
         broker: dashboard.broker(),
         config: &dashboard.0.parts.config,
     };
-    let read = async || forecast(dashboard.broker(), topic, period, Some(zone), schedules).await;
+    let read = async || {
+        let forecast = forecast(dashboard.broker(), topic, period, Some(zone), schedules);
+        match context.viewer.admitted() {
+            Some(viewer) => viewer.scope(forecast).await,
+            None => forecast.await,
+        }
+    };
     let reading = cached.get(&dashboard.0.queries, read).await;
     let at = |seconds: u64| match &name {
         Some(topic) => format!("/forecast?for={seconds}&topic={topic}"),

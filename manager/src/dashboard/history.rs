@@ -7,6 +7,7 @@ use lisa_core::broker::{BrokerError, TopicHandle, TopicStats};
 use lisa_core::time::{UnixMs, millis};
 use lisa_core::topic::Topic;
 use lisa_service::cron::TimeZone;
+use lisa_service::http::client::reaches_named;
 use maud::{Markup, html};
 
 use super::Dashboard;
@@ -117,8 +118,8 @@ pub(super) async fn read(
     charts(dashboard, of, (wanted, &context.zone), failed, read).await
 }
 
-/// Reads the history of all topics together. `counts` are their newest counts. Returns `None` if it is off, or if there are no
-/// counts.
+/// Reads the history of all topics together. `counts` are their newest counts. Returns `None` if it is off, if there are no
+/// counts, or if the viewer does not reach all topics: no history is recorded of some of them together.
 pub(super) async fn read_of_all(
     dashboard: &Dashboard,
     counts: &Reading<NewestCounts>,
@@ -126,7 +127,7 @@ pub(super) async fn read_of_all(
     zone: &TimeZone,
 ) -> Result<Option<Charts>, Failure> {
     let failed = counts.error.as_ref();
-    let Some(counts) = &counts.value else {
+    let Some(counts) = counts.value.as_ref().filter(|_| reaches_named(None)) else {
         return Ok(None);
     };
     let read = async |period, zone: &TimeZone| {

@@ -26,6 +26,8 @@ pub(super) type Mistakes = BTreeMap<String, String>;
 /// Reads declared fields from a form. A table of texts is typed as lines, and another table as JSON.
 pub(super) struct FormReader<'f> {
     form: &'f Fields,
+    /// The values of fields that are left empty.
+    defaults: Option<&'f Map<String, Json>>,
     pub(super) mistakes: Mistakes,
 }
 
@@ -33,7 +35,16 @@ impl<'f> FormReader<'f> {
     pub(super) fn new(form: &'f Fields) -> Self {
         Self {
             form,
+            defaults: None,
             mistakes: Mistakes::new(),
+        }
+    }
+
+    /// Reads fields that are left empty from an object, in tables as well.
+    pub(super) fn over(self, defaults: &'f Map<String, Json>) -> Self {
+        Self {
+            defaults: Some(defaults),
+            ..self
         }
     }
 
@@ -54,7 +65,9 @@ impl<'f> FormReader<'f> {
 impl Reader for FormReader<'_> {
     fn read<T: Value>(&mut self, field: Field<T>, limits: impl Limits<T>) -> T {
         let Some(text) = self.given(field.name) else {
-            return field.default;
+            let default = self.defaults.and_then(|all| all.get(field.name));
+            let default = default.map(|value| read_within(Given::Json(value), &limits));
+            return default.and_then(Result::ok).unwrap_or(field.default);
         };
         read_within(Given::Text(&text), &limits).unwrap_or_else(|why| {
             self.note(field.name, why);
@@ -73,6 +86,10 @@ impl Reader for FormReader<'_> {
             }
         };
         let mut below = JsonReader::new(&object);
+        let default = self.defaults.and_then(|all| all.get(name)?.as_object());
+        if let Some(default) = default {
+            below = below.over(default);
+        }
         let read = F::read_fields(&mut below);
         for problem in below.finish() {
             self.note(name, format!("{}: {}", problem.field, problem.message));

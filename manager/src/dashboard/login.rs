@@ -75,14 +75,11 @@ fn next_of(fields: &Fields) -> &str {
 }
 
 pub(super) async fn show(
-    With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
     RawQuery(query): RawQuery,
 ) -> Response {
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
-    if !dashboard.0.sessions.are_required()
-        || context.viewer.name().is_some_and(|name| !name.is_empty())
-    {
+    if !matches!(context.viewer, Viewer::Stranger) {
         return see_other(&context.link(next_of(&fields)), None);
     }
     page(&context, next_of(&fields), None, StatusCode::OK).into_response()
@@ -120,10 +117,7 @@ pub(super) async fn log_in(
     let token = fields.text("token").unwrap_or_default().trim();
     // A right token always counts, or a stranger behind the same proxy could lock everyone out.
     let Some(value) = sessions.log_in(token, dashboard.broker().now()) else {
-        let (error, status) = if sessions.is_limited(token) {
-            let error = "This token is limited. Log in with one that has no limits.";
-            (error, StatusCode::FORBIDDEN)
-        } else if sessions.is_locked_out(peer) {
+        let (error, status) = if sessions.is_locked_out(peer) {
             let error = "Too many failed attempts from this address. Wait a minute.";
             (error, StatusCode::TOO_MANY_REQUESTS)
         } else {
@@ -184,7 +178,7 @@ pub(super) async fn choose(
         choices.cookie()
     );
     let to = match context.viewer {
-        Viewer::Token { ref name, .. } if name.is_empty() => "/login",
+        Viewer::Stranger => "/login",
         _ => next_of(&fields),
     };
     Ok(see_other(&context.link(to), Some(&cookie)))

@@ -8,6 +8,7 @@ use axum::extract::{RawQuery, State as With};
 use lisa_core::broker::{GroupStats, TopicStats};
 use lisa_core::time::millis;
 use lisa_core::topic::{Group, Topic};
+use lisa_service::http::auth::Scope;
 use maud::{Markup, html};
 
 use super::Dashboard;
@@ -16,8 +17,8 @@ use super::form::Fields;
 use super::history::{self, Charts};
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{
-    Level, accounted_for, command, count, count_link, empty, per_second, rate_tiles, sign,
-    staleness, tag, tile,
+    Level, accounted_for, command, confirm_link, count, count_link, empty, per_second, rate_tiles,
+    sign, staleness, tag, tile,
 };
 use super::text::{grouped, messages, part, span, spelled_out, visible};
 use crate::operations::attention::{AttentionQuery, Trouble, TroubleKind, attention};
@@ -63,7 +64,7 @@ pub(super) async fn show(
     })
 }
 
-/// The present rates of the topics of the page, and of all topics together.
+/// The present rates of the topics that the viewer reaches, and their sums.
 struct RatesNow {
     topics: BTreeMap<Topic, Rate>,
     total: Option<Rate>,
@@ -74,29 +75,34 @@ impl RatesNow {
         let rates = dashboard.0.rates.lock();
         let topics = { reading.value.iter() }.flat_map(|counts| &counts.list.topics);
         let of = |stats: &TopicStats| Some((stats.topic.clone(), rates.of(&stats.topic)?));
+        let names = topics.clone().map(|stats| &stats.topic);
         Self {
+            total: rates.total(names),
             topics: topics.filter_map(of).collect(),
-            total: rates.total(),
         }
     }
 }
 
-/// Returns where to look at a trouble: the path, and its label.
-fn remedy(trouble: &Trouble) -> (String, &'static str) {
+/// Returns where to look at a trouble: the path, and its label. The page of all workers is for those who reach all topics.
+fn remedy(context: &Context, trouble: &Trouble) -> (String, &'static str) {
     let page = match &trouble.topic {
         Some(topic) => format!("/topics/{}", part(topic)),
+        None if !context.reaches_all_topics() => return ("/help".to_owned(), "Help"),
         None => return ("/workers".to_owned(), "Workers"),
     };
     match trouble.kind {
         TroubleKind::Damaged | TroubleKind::Unaccounted | TroubleKind::MissingRecords => {
             (format!("{page}/doctor"), "Examine")
         }
-        TroubleKind::NoConsumer => ("/workers".to_owned(), "Workers"),
+        TroubleKind::NoConsumer if context.reaches_all_topics() => {
+            ("/workers".to_owned(), "Workers")
+        }
         TroubleKind::Garbage => {
             let group = trouble.group.as_ref().map_or("", Group::as_str);
             (format!("{page}/garbage?group={group}"), "See errors")
         }
-        TroubleKind::NoManager
+        TroubleKind::NoConsumer
+        | TroubleKind::NoManager
         | TroubleKind::Unreadable
         | TroubleKind::Late
         | TroubleKind::Paused
@@ -155,7 +161,7 @@ fn render(
                 h2 #attention-title { "Needs attention " span.badge { (troubles.len()) } }
                 ul.troubles {
                     @for trouble in troubles.iter().take(most) {
-                        @let (subject, (path, label)) = (trouble.subject(), remedy(trouble));
+                        @let (subject, (path, label)) = (trouble.subject(), remedy(context, trouble));
                         li {
                             (sign(trouble.status.into()))
                             @if !subject.is_empty() { span.at { (visible(&subject)) } }
@@ -172,6 +178,7 @@ fn render(
         section aria-labelledby="topics-title" {
             div.section-row {
                 h2 #topics-title { "Topics " span.badge { (grouped(list.topics.len() as u64)) } }
+                (confirm_link(context, Scope::Operate, "Create a topic", "/new-topic", false))
                 @if list.topics.len() > 8 || !filter.is_empty() {
                     form.filter action=(context.link("/")) {
                         label.hidden for="filter" { "Filter topics by name" }
@@ -180,7 +187,7 @@ fn render(
                 }
             }
             @if list.topics.is_empty() {
-                (empty("No topics yet", html! { p { "Declare one in the configuration under " code { "[topics]" } ". In development mode (" code { "lisa-manager dev" } "), the first message declares it:" }
+                (empty("No topics yet", html! { p { "Create one here, or declare it in the configuration under " code { "[topics]" } ". In development mode (" code { "lisa-manager dev" } "), the first message declares it:" }
                     (command(&format!("curl -d '{{\"order\": 7}}' -H 'Content-Type: application/json' -H 'Lisa-Delay: 30s' {}/v1/topics/orders/messages", context.producer))) }))
             } @else {
                 div #topics data-live .table-box { (table(context, rates, topics.iter().skip((page - 1) * ROWS).take(ROWS))) }

@@ -14,6 +14,7 @@ use lisa_service::http::{Problem, ProblemCode};
 use maud::{DOCTYPE, Markup, html};
 
 use super::assets;
+use super::routes::is_filtered;
 use super::session::Viewer;
 use super::text::{part, spelled_out, visible};
 use crate::operations::choose_group::GroupError;
@@ -42,7 +43,7 @@ pub(super) struct Context {
     /// The URL of this manager, for commands that work through it; only if the page has the same URL.
     pub(super) url: Option<Arc<str>>,
     /// The address of Redis, for all other commands; only without a user and a password, which each operator configures
-    /// for himself.
+    /// for himself, and not for a viewer with limits.
     pub(super) redis: Option<Arc<str>>,
     /// The time on Redis's clock.
     pub(super) now: UnixMs,
@@ -56,9 +57,16 @@ impl Context {
         format!("{}{path}", self.base)
     }
 
-    /// Returns true if the pages of a scope are linked: those for readers, and others for sessions that have the scope.
-    fn is_linked(&self, scope: Scope) -> bool {
-        scope == Scope::Read || (self.viewer.name().is_some() && self.viewer.can(scope))
+    /// Returns true if a section is linked: one for readers, or for sessions that have its scope, unless it shows what the viewer
+    /// does not reach.
+    fn is_linked(&self, path: &str, scope: Scope) -> bool {
+        let has_scope = self.viewer.name().is_some() && self.viewer.can(scope);
+        (scope == Scope::Read || has_scope) && (self.reaches_all_topics() || is_filtered(path))
+    }
+
+    /// Returns true if the viewer reaches the topics of all teams.
+    pub(super) fn reaches_all_topics(&self) -> bool {
+        self.viewer.reach().topics.is_none()
     }
 
     /// Answers an action: shows a line on the page at `path`.
@@ -271,8 +279,9 @@ impl Page {
     pub(super) fn render(&self, context: &Context, line: Option<&str>) -> Markup {
         let choices = context.choices;
         let live = if self.is_live { choices.live } else { 0 };
-        let sections = { SECTIONS.iter() }.filter(|(.., scope)| context.is_linked(*scope));
-        let has_log_out = context.viewer.name().is_some_and(|name| !name.is_empty());
+        let sections =
+            { SECTIONS.iter() }.filter(|(_, path, .., scope)| context.is_linked(path, *scope));
+        let has_log_out = context.viewer.name().is_some();
         html! {
             (DOCTYPE)
             html lang="en" data-theme=(choices.theme.as_str()) {
@@ -317,7 +326,7 @@ impl Page {
                             }
                         }
                     }
-                    @if context.viewer == Viewer::Anybody {
+                    @if matches!(context.viewer, Viewer::Anybody) {
                         aside.open-bar aria-label="Access" { "No tokens are configured: everyone who can reach this page may do everything." }
                     }
                     main #main tabindex="-1" {
@@ -412,6 +421,8 @@ impl IntoResponse for Page {
 pub(super) enum Failure {
     /// The viewer lacks the scope.
     Forbidden(Scope),
+    /// The viewer does not reach what the request is about. The text says what it reaches.
+    Reach(String),
     /// Anything else.
     Problem(Box<Problem>),
 }
@@ -462,6 +473,11 @@ impl IntoResponse for Failure {
                 "Not allowed",
                 format!("This requires the scope {scope}, which your token lacks."),
             ),
+            Self::Reach(why) => (
+                StatusCode::FORBIDDEN,
+                "Not allowed",
+                format!("Refused: {why}."),
+            ),
             Self::Problem(problem) => {
                 let status = problem.code().status();
                 let title = match problem.code() {
@@ -471,6 +487,7 @@ impl IntoResponse for Failure {
                     ProblemCode::Indeterminate => "Outcome unknown",
                     ProblemCode::Invalid => "Invalid input",
                     ProblemCode::CrossSite => "Refused",
+                    ProblemCode::Forbidden => "Not allowed",
                     _ => "Request failed",
                 };
                 (status, title, problem.detail().to_owned())

@@ -195,12 +195,12 @@ pub(super) async fn ask_removal(
     Path(schedule): Path<String>,
 ) -> Result<Page, Failure> {
     let name = name(&schedule)?;
-    dashboard.schedules().not_in_file(&name)?;
     let details = match dashboard.schedule(&name).await {
         Ok(details) => Some(details),
         Err(Failure::Problem(problem)) if problem.code() == ProblemCode::Internal => None,
         Err(failure) => return Err(failure),
     };
+    dashboard.schedules().not_in_file(&name)?;
     let next = details
         .as_ref()
         .and_then(|details| details.view.next.as_ref());

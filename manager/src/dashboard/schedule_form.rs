@@ -67,8 +67,8 @@ pub(super) async fn show_edit(
     Path(schedule): Path<String>,
 ) -> Result<Page, Failure> {
     let name = name(&schedule)?;
-    dashboard.schedules().not_in_file(&name)?;
     let details = dashboard.schedule(&name).await?;
+    dashboard.schedules().not_in_file(&name)?;
     let form = Form {
         schedule: Some(&name),
         fields: fields_of(&details.definition, details.version.unwrap_or_default()),

@@ -13,7 +13,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use lisa_core::small_file;
 use lisa_core::sync::Mutex;
 use lisa_core::time::UnixMs;
-use lisa_service::http::auth::{Scope, Token, TokenSet};
+use lisa_service::http::auth::{Reach, Scope, Token, TokenSet};
 use lisa_service::http::client::Admitted;
 use sha2::{Digest as _, Sha256};
 
@@ -34,12 +34,14 @@ const KEY_BYTES: usize = 32;
 const MAX_KEY_BYTES: u64 = 64 * 1024;
 
 /// The person or program that looks at a page.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Viewer {
     /// No tokens are configured: everybody on this machine may do everything.
     Anybody,
+    /// Tokens are configured, and the request has no session.
+    Stranger,
     /// A session of this token.
-    Token { name: Arc<str>, scopes: Vec<Scope> },
+    Session(Arc<Token>),
 }
 
 impl Viewer {
@@ -47,28 +49,33 @@ impl Viewer {
     pub(super) fn can(&self, scope: Scope) -> bool {
         match self {
             Self::Anybody => true,
-            Self::Token { scopes, .. } => scopes.contains(&scope),
+            Self::Stranger => false,
+            Self::Session(token) => token.has(scope),
         }
     }
 
-    /// Returns the viewer as a client whose request is answered.
-    pub(super) fn admitted(&self) -> Admitted {
-        Admitted::new(self.can(Scope::Read), self.name().map(Into::into))
+    /// Returns what the viewer reaches.
+    pub(super) fn reach(&self) -> Arc<Reach> {
+        match self {
+            Self::Anybody | Self::Stranger => Arc::default(),
+            Self::Session(token) => token.reach().clone(),
+        }
     }
 
-    /// Returns the name of the token.
+    /// Returns the viewer as a client whose request is answered. A stranger is none.
+    pub(super) fn admitted(&self) -> Option<Admitted> {
+        match self {
+            Self::Anybody => Some(Token::admitted(None)),
+            Self::Stranger => None,
+            Self::Session(token) => Some(Token::admitted(Some(token))),
+        }
+    }
+
+    /// Returns the name of the token; `None` without a session.
     pub(super) fn name(&self) -> Option<&str> {
         match self {
-            Self::Anybody => None,
-            Self::Token { name, .. } => Some(name),
-        }
-    }
-
-    fn of(token: &Token) -> Self {
-        let scopes = Scope::ALL.iter().copied();
-        Self::Token {
-            name: token.name().into(),
-            scopes: scopes.filter(|scope| token.has(*scope)).collect(),
+            Self::Anybody | Self::Stranger => None,
+            Self::Session(token) => Some(token.name()),
         }
     }
 }
@@ -193,21 +200,12 @@ impl Sessions {
         !self.tokens.is_empty()
     }
 
-    /// Logs in with a token. Returns the value of the cookie; `None` if the token is not configured, or limited.
+    /// Logs in with a token. Returns the value of the cookie; `None` if there is no such token.
     pub(super) fn log_in(&self, presented: &str, now: UnixMs) -> Option<String> {
-        let token = self
-            .tokens
-            .find(presented)
-            .filter(|token| unlimited(token))?;
+        let token = self.tokens.find(presented)?;
         let hash: [u8; 32] = Sha256::digest(presented).into();
         let id = format!("{:016x}", fastrand::u64(..));
         Some(self.sign(&token, &hash, now, now, &id))
-    }
-
-    /// Returns true if a token cannot log in because it does not reach everything that the dashboard shows.
-    pub(super) fn is_limited(&self, presented: &str) -> bool {
-        let token = self.tokens.find(presented);
-        token.is_some_and(|token| !unlimited(&token))
     }
 
     /// Returns the session of a cookie. `None` if it is forged or too old, or its token has changed.
@@ -215,8 +213,7 @@ impl Sessions {
         let (text, signature) = cookie.rsplit_once('.')?;
         let mut parts = text.split('.');
         let name = URL_SAFE_NO_PAD.decode(parts.next()?).ok()?;
-        let token = self.tokens.by_name(std::str::from_utf8(&name).ok()?);
-        let token = token.filter(|token| unlimited(token))?;
+        let token = self.tokens.by_name(std::str::from_utf8(&name).ok()?)?;
         let begun = UnixMs::new(parts.next()?.parse().ok()?);
         let issued = UnixMs::new(parts.next()?.parse().ok()?);
         let id = parts.next()?;
@@ -226,7 +223,7 @@ impl Sessions {
         let is_over = now.since(issued) > IDLE || now.since(begun) > LONGEST;
         let has_aged = now.since(issued) > RENEW_AFTER;
         (!is_over).then(|| Session {
-            viewer: Viewer::of(&token),
+            viewer: Viewer::Session(token.clone()),
             id: SessionId {
                 token: token.name().to_owned(),
                 number: id.to_owned(),
@@ -283,11 +280,6 @@ impl Sessions {
         }
         entry.1 += 1;
     }
-}
-
-/// Returns true if a token reaches everything that the dashboard shows.
-fn unlimited(token: &Token) -> bool {
-    !token.reach().is_limited()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use axum::Extension;
 use axum::extract::{Path, State as With};
 use axum::response::Response;
 use lisa_service::http::auth::Scope;
+use lisa_service::http::client::reaches;
 use maud::html;
 
 use super::Dashboard;
@@ -27,8 +28,10 @@ pub(super) async fn show(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
 ) -> Page {
+    let is_of_all = context.reaches_all_topics();
     let jobs = dashboard.0.parts.schedule.jobs();
-    let examined = dashboard.0.parts.examinations.all();
+    let mut examined = dashboard.0.parts.examinations.all();
+    examined.retain(|last| reaches(&last.checkup.topic));
     let (garbage, audit) = tokio::join!(
         dashboard.read(garbage_jobs::list(dashboard.broker())),
         dashboard.read(audit::page(dashboard.broker(), None, AUDITED))
@@ -44,7 +47,7 @@ pub(super) async fn show(
         )
         .cli(&context, "Examine all topics", "lisa-manager", &["doctor"]);
     let body = html! {
-        section aria-labelledby="jobs-title" { h2 #jobs-title { "Jobs of this manager" }
+        @if is_of_all { section aria-labelledby="jobs-title" { h2 #jobs-title { "Jobs of this manager" }
             div #jobs .table-box data-live { table.rows {
                 caption.hidden { "Jobs" }
                 thead { tr { th scope="col" { "Job" } th scope="col" { "Times (cron, UTC)" } th scope="col" { "Last run" } th.n scope="col" { "Took" } th scope="col" { "Actions" } } }
@@ -60,7 +63,7 @@ pub(super) async fn show(
                     td.buttons data-label="Actions" { (post_button(&context, Scope::Operate, &format!("Run {}", job.name), format!("/system/jobs/{}", job.name))) }
                 } } }
             } }
-        }
+        } }
         section aria-labelledby="doctor-title" { h2 #doctor-title { "Examined topics" }
             p.muted { "The job " code { "doctor" } " examines all topics if Redis may have lost data. Examine a single topic on its page." }
             div #examined .table-box data-live { @if examined.is_empty() {
@@ -116,7 +119,7 @@ pub(super) async fn show(
                 Err(_) => { p.stale { (sign(Level::Bad)) span { "Redis did not answer." } } }
             } }
         }
-        section aria-labelledby="about-title" { h2 #about-title { "About" }
+        @if is_of_all { section aria-labelledby="about-title" { h2 #about-title { "About" }
             dl.pairs {
                 div { dt { "Version" } dd { (env!("CARGO_PKG_VERSION")) } }
                 div { dt { "Manager" } dd.mono { (visible(dashboard.0.parts.assignments.name())) } }
@@ -124,7 +127,7 @@ pub(super) async fn show(
                 div { dt { "Redis" } dd.mono { (visible(&dashboard.0.parts.config.redis.url.to_string())) } }
             }
         }
-        (commands.render("system-commands"))
+        (commands.render("system-commands")) }
     };
     Page::new(Section::System, "System", body).live()
 }

@@ -18,7 +18,7 @@ use super::page::{Context, Failure, Page, Section};
 use super::parts::{Commands, Level, command, confirm_link, exact_text, sign};
 use super::text::{part, visible};
 use super::tokens::{source, state};
-use crate::operations::tokens::{ChangedToken, RotationStep, TokenView};
+use crate::operations::tokens::{ChangedToken, RotationStep, TokenView, described};
 
 /// Parses the name of a stored token in a path.
 pub(super) fn name(text: &str) -> Result<TokenName, Failure> {
@@ -27,13 +27,15 @@ pub(super) fn name(text: &str) -> Result<TokenName, Failure> {
 }
 
 /// Returns the fields of a definition as they are typed into a form: a list as texts separated by commas.
-pub(super) fn texts(token: &TokenView) -> Vec<(String, String)> {
-    let fields = token.definition().into_iter();
+pub(super) fn texts(token: &TokenView) -> Vec<(&'static str, String)> {
     let text = |value: &Json| match value {
         Json::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
         value => plain(value),
     };
-    fields.map(|(name, value)| (name, text(&value))).collect()
+    let set = token.definition();
+    let fields = described().into_iter();
+    let texts = fields.filter_map(|field| Some((field.name, text(set.get(field.name)?))));
+    texts.collect()
 }
 
 impl Dashboard {

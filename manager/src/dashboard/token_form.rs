@@ -70,7 +70,7 @@ pub(super) async fn show_edit(
         fields.set(&choice(*scope), "true".to_owned());
     }
     for (name, text) in texts(&view) {
-        fields.set(&name, text);
+        fields.set(name, text);
     }
     fields.set("version", view.version.unwrap_or_default().to_string());
     let form = Form {
@@ -128,6 +128,10 @@ impl Form {
                 let why = "must have at least one name, or be left empty";
                 reader.note(field.name, why.to_owned());
             }
+        }
+        if chosen.is_empty() {
+            let why = "choose at least one".to_owned();
+            reader.mistakes.insert(SCOPES.to_owned(), why);
         }
         self.mistakes = reader.mistakes;
         let read = name.zip(new);

@@ -107,7 +107,7 @@ fn table(context: &Context, tokens: &[TokenView]) -> Markup {
         caption.hidden { "Tokens" }
         thead { tr { th scope="col" { "Token" } th scope="col" { "State" } th scope="col" { "Scopes" } th scope="col" { "Limits" } th scope="col" { "Declared" } th scope="col" { "Created" } th scope="col" { "Expires" } } }
         tbody { @for token in tokens { tr {
-            th scope="row" data-label="Token" { a.row-link href=(context.link(format!("/tokens/{}", part(&token.token)))) { (visible(&token.token)) } }
+            th.token scope="row" data-label="Token" { a.row-link href=(context.link(format!("/tokens/{}", part(&token.token)))) { (visible(&token.token)) } }
             td data-label="State" { (state(token)) }
             td data-label="Scopes" { (scopes(token)) }
             td.error data-label="Limits" { (limits(token)) }
@@ -141,9 +141,7 @@ fn scopes(token: &TokenView) -> String {
 /// Returns what a token reaches, and its quotas.
 fn limits(token: &TokenView) -> Markup {
     let set = texts(token).into_iter();
-    let mut limits = set
-        .filter(|(name, _)| !COLUMNS.contains(&&**name))
-        .peekable();
+    let mut limits = set.filter(|(name, _)| !COLUMNS.contains(name)).peekable();
     html! {
         @if limits.peek().is_none() { span.zero { "none" } }
         @for (name, text) in limits { div { span.muted { (name.replace('_', " ")) " " } (visible(&text)) } }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lisa_core::broker::{Broker, CountedTopic, GroupStats, Sample};
 use lisa_core::time::UnixMs;
 use lisa_core::topic::Topic;
+use lisa_service::http::auth::Reach;
 use tokio::time::timeout;
 
 use super::snapshot::{SnapshotList, SnapshotTopic};
@@ -34,6 +35,36 @@ impl NewestCounts {
         let damaged = missing.damaged.iter().map(|damaged| &*damaged.topic);
         let unanswered = missing.unanswered.iter().map(Topic::as_str);
         Sample::total(counted, damaged.chain(unanswered))
+    }
+
+    /// Returns the counts of the topics that a client reaches.
+    pub(crate) fn within(&self, reach: &Reach) -> Self {
+        let topics = self.list.topics.iter();
+        let topics = topics.filter(|stats| reach.has_topic(&stats.topic));
+        let as_of = self.as_of.iter();
+        let as_of = as_of.filter(|(topic, _)| reach.has_topic(topic));
+        let as_of: BTreeMap<_, _> = as_of.map(|(topic, at)| (topic.clone(), *at)).collect();
+        let (oldest, oldest_of_all) = (as_of.values().min(), self.as_of.values().min());
+        let newer = oldest.zip(oldest_of_all).map(|(own, all)| own.since(*all));
+        let missing = &self.list.missing;
+        let damaged = missing.damaged.iter().filter(|damaged| {
+            let topic = damaged.topic.parse();
+            topic.is_ok_and(|topic| reach.has_topic(&topic))
+        });
+        let unanswered = missing.unanswered.iter();
+        let unanswered = unanswered.filter(|topic| reach.has_topic(topic));
+        Self {
+            age: newer.map_or(Duration::ZERO, |newer| self.age.saturating_sub(newer)),
+            list: StatsList {
+                topics: topics.cloned().collect(),
+                managers: self.list.managers,
+                missing: Missing {
+                    unanswered: unanswered.cloned().collect(),
+                    damaged: damaged.cloned().collect(),
+                },
+            },
+            as_of,
+        }
     }
 
     /// Returns the groups that have garbage, those with the most first.

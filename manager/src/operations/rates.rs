@@ -95,9 +95,9 @@ impl Rates {
         })
     }
 
-    /// Returns the sums of all topics of which rates are known; `None` if there are none.
-    pub(crate) fn total(&self) -> Option<Rate> {
-        let known = self.topics.keys().filter_map(|topic| self.of(topic));
+    /// Returns the sums of the topics of which rates are known; `None` if there are none.
+    pub(crate) fn total<'t>(&self, topics: impl Iterator<Item = &'t Topic>) -> Option<Rate> {
+        let known = topics.filter_map(|topic| self.of(topic));
         known.reduce(|sum, rate| Rate {
             sent: sum.sent + rate.sent,
             acked: sum.acked + rate.acked,
@@ -127,7 +127,10 @@ mod tests {
         let topic: Topic = "t".parse().unwrap();
         let at = |second: u64| UnixMs::new(second * 1000);
         rates.note(&stats("t", [100, 0, 0]), at(100));
-        assert_eq!((rates.of(&topic), rates.total()), (None, None));
+        assert_eq!(
+            (rates.of(&topic), rates.total([&topic].into_iter())),
+            (None, None)
+        );
         rates.note(&stats("t", [150, 10, 5]), at(105));
         let expected = Rate {
             sent: 10.0,
@@ -137,7 +140,7 @@ mod tests {
         assert_eq!(rates.of(&topic), Some(expected));
         // The same counts again change nothing.
         rates.note(&stats("t", [150, 10, 5]), at(105));
-        assert_eq!(rates.total(), Some(expected));
+        assert_eq!(rates.total([&topic].into_iter()), Some(expected));
         for (second, sent) in [(110, 150), (115, 150), (120, 150)] {
             rates.note(&stats("t", [sent, 10, 5]), at(second));
         }
@@ -162,6 +165,12 @@ mod tests {
         rates.note(&stats("u", [2, 0, 0]), UnixMs::new(2000));
         let of = |topic: &str| rates.of(&topic.parse().unwrap()).map(|rate| rate.sent);
         assert_eq!((of("t"), of("u")), (Some(5.0), Some(1.0)));
-        assert_eq!(rates.total().map(|rate| rate.sent), Some(6.0));
+        let topics: [Topic; 3] = ["t", "u", "v"].map(|topic| topic.parse().unwrap());
+        let total = |topics: &[Topic]| rates.total(topics.iter()).map(|rate| rate.sent);
+        assert_eq!(
+            (total(&topics), total(&topics[..1])),
+            (Some(6.0), Some(5.0))
+        );
+        assert_eq!(total(&topics[2..]), None);
     }
 }

@@ -357,6 +357,11 @@ impl Schedules<'_> {
         let before = self.read(name).await?;
         let is_new = before.definition.is_none();
         let is_reached = self.parse(&before).is_none() || self.is_reached(&before);
+        // A form names the schedule in its body.
+        if !reach().has_schedule(name) {
+            let why = format!("the token does not reach the schedule {name}");
+            return Err(Problem::new(ProblemCode::Forbidden, why));
+        }
         if !is_reached || !reaches(&schedule.topic) {
             let why = match is_reached {
                 true => format!("the token does not reach the topic {}", schedule.topic),
@@ -532,6 +537,7 @@ impl Schedules<'_> {
         self,
         until: UnixMs,
     ) -> Result<(BTreeMap<ScheduleName, RecurringMessage>, bool), BrokerError> {
+        let reach = reach();
         let mut names = self.broker.next_schedules(until, FORECAST + 1).await?;
         let mut has_more = names.len() > FORECAST;
         names.truncate(FORECAST);
@@ -541,6 +547,7 @@ impl Schedules<'_> {
         has_more |= read.len() < names.len();
         for stored in read {
             if stored.paused.is_none()
+                && reach.has_schedule(&stored.name)
                 && let Some(Ok((schedule, _))) = self.parse(&stored)
                 && reaches(&schedule.topic)
             {

@@ -566,7 +566,36 @@ fn invalid(field: &str, why: &str) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use lisa_core::time::UnixMs;
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_view_has_each_field_of_the_definition() {
+        let definition = described().into_iter();
+        let definition = definition.filter(|field| !field.name.ends_with("sha256"));
+        let sample = |field: &Description| match (field.name, field.kind) {
+            ("scopes", _) => json!(["send"]),
+            (_, "list") => json!(["a"]),
+            (_, "time") => json!("2999-01-01T00:00:00Z"),
+            _ => json!(5),
+        };
+        let body: Map<_, _> = definition
+            .map(|field| (field.name.to_owned(), sample(&field)))
+            .collect();
+        let record = TokenRecord {
+            definition: NewToken::from_fields(&body).unwrap().definition,
+            sha256: TokenHash::of("x"),
+            previous_sha256: None,
+            created: UnixMs::new(1),
+            created_by: "ops".to_owned(),
+        };
+        let view = TokenView::of_record(&"app".parse().unwrap(), 1, &record);
+        // Otherwise, a change in the dashboard or on the command line would drop a field.
+        let names = |fields: &Map<String, Json>| fields.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&view.definition()), names(&body));
+    }
 
     #[test]
     fn generated_texts_have_256_random_bits() {

@@ -1,15 +1,17 @@
-//! Reads statistics of all topics, for HTTP and the command line.
+//! Creates, changes and removes topics, and reads the statistics of all, for HTTP, the command line and the dashboard.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use lisa_core::broker::{Broker, BrokerError, CONCURRENT_READS, Removal, TopicHandle, TopicStats};
+use lisa_core::broker::{
+    Broker, BrokerError, CONCURRENT_READS, Declare, Removal, TopicHandle, TopicStats,
+};
 use lisa_core::fields::plain;
 use lisa_core::topic::{Group, Topic, TopicSettings};
 use lisa_service::config::Config;
-use lisa_service::http::client::{reaches, reaches_named};
+use lisa_service::http::client::{reaches, reaches_named, topic_quota};
 use lisa_service::http::{Problem, ProblemCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -75,6 +77,100 @@ impl TopicEntry {
             removal: topic.removal(),
         }
     }
+}
+
+/// The most streams of a topic, one for each group on each shard: each costs Redis memory and calls, also at rest.
+const MAX_STREAMS: usize = 4096;
+
+/// Creates a topic, or replaces its settings. `read` returns them; it gets the values of those that are not given: `topic_defaults`,
+/// except that an existing topic keeps its number of shards. Returns the topic, and whether it is new.
+///
+/// # Errors
+/// The client does not reach the topic, or the one to which garbage is to be forwarded; the settings; the managers' configuration
+/// declares the topic; it is being removed, or at another epoch; the quota of the client; Redis.
+pub(crate) async fn put(
+    broker: &Broker,
+    config: &Config,
+    name: &Topic,
+    mode: Declare,
+    read: impl FnOnce(&Map<String, Value>) -> Result<TopicSettings, Problem>,
+    action: impl FnOnce(&str) -> Action,
+) -> Result<(Arc<TopicHandle>, bool), Problem> {
+    // A form names the topic in its body.
+    if !reaches(name) {
+        let why = format!("the token does not reach the topic {name}");
+        return Err(Problem::new(ProblemCode::Forbidden, why));
+    }
+    let before = match broker.newest(name).await {
+        Ok(topic) if topic.removal().is_some() => {
+            return Err(BrokerError::BeingRemoved(name.clone()).into());
+        }
+        Ok(topic) => Some(topic),
+        Err(BrokerError::UnknownTopic(_)) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let before = before.as_deref();
+    let mut settings = settings(before, &config.topic_defaults, read)?;
+    let quota = topic_quota();
+    if let Some(quota) = &quota {
+        quota.fill(&mut settings);
+    }
+    not_in_file(config, name)?;
+    let to = settings.garbage.topic.as_ref();
+    let is_new = before.is_none_or(|before| before.settings().garbage.topic.as_ref() != to);
+    if to.is_some_and(|to| is_new && !reaches(to)) {
+        let why = "the token does not reach this topic";
+        return Err(invalid("garbage.topic", why));
+    }
+    let (verb, changes) = match before {
+        Some(before) => ("change_topic", differences(before.settings(), &settings)),
+        None => {
+            let changes = differences(&TopicSettings::default(), &settings);
+            ("create_topic", changes)
+        }
+    };
+    let action = action(verb).topic(name).details(changes);
+    let epoch = before.map_or(0, TopicHandle::epoch);
+    let declare = broker.declare_by_call(name, &settings, mode, quota);
+    let declared = action.run(declare, |declared| {
+        audit::changed(declared.epoch() != epoch)
+    });
+    Ok((declared.await?, before.is_none()))
+}
+
+/// Reads settings, and checks what depends on the existing topic.
+fn settings(
+    before: Option<&TopicHandle>,
+    defaults: &TopicSettings,
+    read: impl FnOnce(&Map<String, Value>) -> Result<TopicSettings, Problem>,
+) -> Result<TopicSettings, Problem> {
+    let mut defaults = defaults.clone();
+    if let Some(before) = before {
+        defaults.shards = before.settings().shards;
+    }
+    let shards = defaults.shards;
+    let Ok(Value::Object(defaults)) = serde_json::to_value(&defaults) else {
+        unreachable!("settings are an object");
+    };
+    let settings = read(&defaults)?;
+    if before.is_some() && settings.shards != shards {
+        let why = format!(
+            "the topic has {shards}: only `lisa-manager topics reshard` changes the number"
+        );
+        return Err(invalid("shards", &why));
+    }
+    let of = |settings: &TopicSettings| usize::from(settings.shards) * settings.groups.len();
+    let streams = of(&settings);
+    let most = before.map_or(0, |before| of(before.settings()));
+    if streams > MAX_STREAMS.max(most) {
+        let why = format!("shards × groups is {streams}, must be at most {MAX_STREAMS}");
+        return Err(invalid("shards", &why));
+    }
+    Ok(settings)
+}
+
+fn invalid(field: &str, why: &str) -> Problem {
+    Problem::new(ProblemCode::Invalid, format!("{field}: {why}")).error(field, why)
 }
 
 /// The action of a removal in the audit log.
@@ -149,14 +245,14 @@ pub(crate) fn differences(before: &TopicSettings, after: &TopicSettings) -> Stri
 ///
 /// # Errors
 /// [`BrokerError`].
-pub(super) async fn registered(broker: &Broker) -> Result<Vec<Arc<TopicHandle>>, BrokerError> {
+pub(crate) async fn registered(broker: &Broker) -> Result<Vec<Arc<TopicHandle>>, BrokerError> {
     let mut topics = broker.refresh().await?;
     topics.retain(|topic| reaches(topic.name()));
     Ok(topics)
 }
 
 /// Returns the topics that the client reaches and that cannot be read, each with its error.
-pub(super) fn unreadable(broker: &Broker) -> BTreeMap<String, String> {
+pub(crate) fn unreadable(broker: &Broker) -> BTreeMap<String, String> {
     let mut topics = broker.unreadable_topics();
     topics.retain(|name, _| reaches_named(Some(name)));
     topics

@@ -59,8 +59,10 @@ async fn an_administrator_creates_changes_rotates_and_removes_a_token() {
     let created = site.ask(Method::POST, "/new-token", &admin, create).await;
     let first = secret(created).await;
     reads(&site, &first, 200).await;
-    // A reload of that page creates nothing, and shows no secret.
-    let again = site.ask(Method::POST, "/new-token", &admin, create).await;
+    // A reload of that page creates nothing, and shows no secret. Other permissions would be a change.
+    assert_eq!(site.post("/new-token", &admin, create).await, 303);
+    let other = format!("{create}&scopes.operate=true");
+    let again = site.ask(Method::POST, "/new-token", &admin, &other).await;
     assert_eq!(again.status(), 412);
     let again = again.text().await.unwrap();
     assert!(
@@ -70,7 +72,7 @@ async fn an_administrator_creates_changes_rotates_and_removes_a_token() {
     let (_, list) = site.get("/tokens", &admin).await;
     for text in [
         "shop",
-        "read, send",
+        "send, read",
         "by admin",
         "t, shop-*",
         "in the configuration",

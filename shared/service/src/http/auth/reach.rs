@@ -23,7 +23,7 @@ const LIMITED: [&str; 10] = [
 ];
 
 /// The topics, groups and schedules that a token reaches. By default, all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Reach {
     /// The topics; `None` for all.
     pub topics: Option<Vec<NamePattern>>,
@@ -71,9 +71,23 @@ impl Reach {
         longer.collect()
     }
 
-    /// Returns the reason why a request for a route is refused, if it is. `route` is the pattern of the route, as
-    /// `/v1/topics/{topic}`; `None` if the request matches no route.
+    /// Returns the reason why a request for a route under `/v1` is refused, if it is.
     pub(super) fn refusal(&self, scope: Scope, route: Option<&str>, path: &str) -> Option<String> {
+        let is_filtered = route.is_some_and(|route| LIMITED.contains(&route));
+        self.refusal_of(scope, route, path, is_filtered)
+    }
+
+    /// Returns the reason why a request for a route is refused, if it is. `route` is the pattern of the route, as
+    /// `/v1/topics/{topic}`; `None` if the request matches no route. `is_filtered` is true if its handler leaves out what the
+    /// token does not reach.
+    #[must_use]
+    pub fn refusal_of(
+        &self,
+        scope: Scope,
+        route: Option<&str>,
+        path: &str,
+        is_filtered: bool,
+    ) -> Option<String> {
         if !self.is_limited() {
             return None;
         }
@@ -84,7 +98,7 @@ impl Reach {
             Some(percent::decode(given).unwrap_or_default())
         };
         let (topic, schedule) = (named("{topic}"), named("{schedule}"));
-        let is_limited = schedule.is_some() || LIMITED.contains(&route);
+        let is_limited = schedule.is_some() || is_filtered;
         // Tokens reach anything.
         let of_any = scope == Scope::Tokens;
         // A send is to all groups of a topic, and a reader of a topic sees those.
