@@ -443,10 +443,8 @@ async fn frame(With(dashboard): With<Dashboard>, mut request: Request, next: Nex
         None => Viewer::Stranger,
     };
     let context = dashboard.context(&request, viewer);
-    let client = match context.viewer.name() {
-        Some(name) => Client::Token(name.into()),
-        None => Client::current(),
-    };
+    let admitted = context.viewer.admitted();
+    let client = admitted.map_or_else(Client::current, |admitted| admitted.client());
     let mut response = if let Some(failure) = refused {
         failure.into_response()
     } else if is_change && !dashboard.0.cross_site.allows_change(&request) {
