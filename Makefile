@@ -53,8 +53,8 @@ chaos: redis ## Inject random faults into the real binaries under load: ARGS="--
 	$(CARGO) build --release --workspace --bins
 	$(CARGO) run --release -p lisa-tests --bin chaos -- $(ARGS)
 
-mutants: redis ## Plant bugs in the scripts and check that the model test finds them
-	bash tests/mutants.sh
+mutants: redis ## Plant bugs in the scripts and check that the model test finds them: ARGS=together for those with that name
+	bash tests/mutants.sh $(ARGS)
 
 soak: redis ## Run the model test for an hour and print the seed of each run: MINUTES=600 for longer
 	LISA_MODEL_MINUTES=$(or $(MINUTES),60) $(CARGO) test -p lisa-tests --test it -- model:: reshard::random --nocapture

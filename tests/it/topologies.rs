@@ -4,7 +4,9 @@
 mod cluster;
 mod harness;
 mod load;
+mod managers;
 mod migrating;
+mod removal;
 mod reshard;
 mod sentinel;
 mod slots;

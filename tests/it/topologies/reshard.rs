@@ -1,73 +1,16 @@
 //! Resharding on a cluster, under load, while a manager dies during a migration.
 
 use super::load::{Load, TOPIC, settings};
+use super::managers::{EACH_SECOND, manager_with_shards};
 use super::{SOON, is_long};
 use lisa_core::topic::TopicSettings;
-use lisa_tests::{Aof, Api, Binary, Cluster, Process, eventually, free_port};
+use lisa_tests::{Aof, Binary, Cluster, eventually};
 use redis::cmd;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 const BEFORE: u16 = 3;
 const AFTER: u16 = 8;
-/// The schedule of the check of ended ids, so that the old shards soon no longer need to remember any.
-const EACH_SECOND: &str = "* * * * * *";
-
-/// A manager as an operator runs it.
-struct Manager {
-    process: Process,
-    api: Api,
-}
-
-impl Manager {
-    async fn start(url: &str) -> Self {
-        let port = free_port();
-        let config = format!(
-            r#"
-            [redis]
-            url = "{url}"
-            [manager]
-            listen = "127.0.0.1:{port}"
-            [manager.jobs]
-            clean = "{EACH_SECOND}"
-            "#
-        );
-        let launch = Binary::Manager.with(["run"]).config(&config);
-        let (process, api) = (launch.start(), Api::new(port));
-        eventually(SOON, async || match api.try_get("/readyz").await {
-            Some(answer) if answer.status == 200 => Ok(()),
-            answer => Err(format!("{answer:?}")),
-        })
-        .await;
-        Self { process, api }
-    }
-
-    /// A counter of the topic.
-    async fn counter(&self, name: &str) -> u64 {
-        let metrics = self.api.get("/metrics").await.expect(200).body;
-        let sample = format!("lisa_{name}_total{{topic=\"{TOPIC}\"}} ");
-        let value = metrics.lines().find_map(|line| line.strip_prefix(&sample));
-        value.map_or(0, |value| value.parse().expect("a count"))
-    }
-}
-
-/// Starts managers until one has shards to serve, and returns that one.
-async fn manager_with_shards(url: &str, idle: &mut Vec<Manager>) -> Manager {
-    loop {
-        let manager = Manager::start(url).await;
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(2) {
-            // The count of moved messages would not tell: each manager's sweep moves messages on all shards.
-            if manager.process.stderr().contains("assignment changed") {
-                return manager;
-            }
-            sleep(Duration::from_millis(50)).await;
-        }
-        idle.push(manager);
-        assert!(idle.len() < 10, "none of ten managers has a shard");
-    }
-}
-
 /// All keys of the topic's old shards.
 async fn old_keys(here: &Cluster) -> Vec<String> {
     let mut keys = Vec::new();
