@@ -93,6 +93,7 @@ index kept at the end|transitions.lua|redis.call('ZREM', BYKEY, unpack(gone_keys
 index without the setting|transitions.lua|if m.key ~= '' and conf.key_index then|if m.key ~= '' then
 tombstones dropped too soon|prelude.lua|(now - dedup) * 4|(now - dedup + 1) * 4
 tombstones never dropped|forget.lua|local dropped = math.min(old, batch)|local dropped = 0
+tombstones dropped for a purge|forget.lua|dedup < 0 and oldest_tombstone(-dedup, 0)|dedup < 0 and math.huge
 the end of an old id kept|send_plain.lua|redis.call('ZREM', TOMB, unpack(outlived))|
 the end of an old id kept by send|send.lua|redis.call('ZREM', TOMB, unpack(renewed))|
 a batch overwrites what is stored|send.lua|    if stored[i] or tombs[i] or ARGV|    if tombs[i] or ARGV

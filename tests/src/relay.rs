@@ -466,6 +466,7 @@ impl Relay {
                             | "tomb"
                             | "into"
                             | "observed"
+                            | "purged"
                             | "topics"
                             | "managers"
                             | "snapshot"

@@ -32,6 +32,7 @@ mod ordering_key;
 mod parked_keys;
 mod probe;
 mod pull;
+mod purges;
 mod reclaim;
 mod records;
 mod registry;

@@ -72,6 +72,8 @@ keys! {
         observed,
         /// The newest failed attempts of all groups.
         failures,
+        /// On the first shard: a note that an SQS client has purged the topic, which expires.
+        purged,
         /// The channel that wakes the shard's mover. It is not a key, but must share the hash tag.
         wake,
         + /// The names of the groups, separated by spaces.

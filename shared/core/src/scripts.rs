@@ -52,7 +52,7 @@ pub(crate) use hot::move_due::{MoveDue, MoveDuePlain};
 pub(crate) use hot::send::{SendPlain, SendScript, Tombstones};
 pub(crate) use hot::settle::Settle;
 pub(crate) use maintenance::clean::Clean;
-pub(crate) use maintenance::forget::Forget;
+pub(crate) use maintenance::forget::{Before, Forget};
 pub(crate) use maintenance::heads::Heads;
 pub(crate) use maintenance::note_sample::NoteSample;
 pub(crate) use maintenance::observe::Observe;

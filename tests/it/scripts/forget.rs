@@ -3,6 +3,7 @@
 use lisa_core::broker::{Forgotten, Verdict};
 use lisa_core::message::{Options, PreparedMessage};
 use lisa_core::state::{CancelOutcome, End, SendOutcome};
+use lisa_core::time::UnixMs;
 use lisa_core::topic::{Shard, TopicSettings};
 use lisa_tests::Relay;
 use lisa_tests::relay::{START, id, message, ms, settings};
@@ -39,6 +40,29 @@ async fn an_id_is_forgotten_when_the_dedup_window_is_over() {
     assert_eq!(forget(&relay).await, (1, 0));
     assert_eq!(relay.zset("tomb").await.len(), 0);
     assert_eq!(forget(&relay).await, (0, 0));
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn an_id_is_forgotten_early_if_its_message_ended_before_an_instant() {
+    let relay = with_window(60_000).await;
+    for name in ["a", "b"] {
+        let read = relay.hold(name).await;
+        relay.settle(&read, Verdict::Ack).await;
+        relay.step(1);
+    }
+    let before = async |instant: u64| {
+        let (topic, shard) = (relay.topic(), Shard::new(0));
+        let forgotten = relay
+            .broker()
+            .forget_before(topic, shard, UnixMs::new(instant));
+        forgotten.await.expect("an answer").dropped
+    };
+    assert_eq!(before(START).await, 0);
+    assert_eq!(before(START + 1).await, 1);
+    assert_eq!(relay.zset("tomb").await.len(), 1);
+    // It may be in the future.
+    assert_eq!(before(START + 1000).await, 1);
     relay.assert_conserved().await;
 }
 

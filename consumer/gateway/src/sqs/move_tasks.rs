@@ -144,7 +144,7 @@ pub(super) async fn start(call: &Call<'_>, request: Start) -> Result<Response, S
     }
     forget_old(call, &tasks, &name).await?;
     let verb = if is_own { Verb::Requeue } else { Verb::Move };
-    let running = Running::begin(call, verb, source.name())?;
+    let running = Running::begin(call, verb, &name, source.name())?;
     let now = broker.now();
     let task = Task {
         source: name,

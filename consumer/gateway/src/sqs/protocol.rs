@@ -62,7 +62,7 @@ kinds! {
         InvalidBatchEntryId = "AWS.SimpleQueueService.InvalidBatchEntryId", BAD_REQUEST;
         InvalidMessageContents = "InvalidMessageContents", BAD_REQUEST;
         OverLimit = "OverLimit", FORBIDDEN;
-        PurgeQueueInProgress = "AWS.SimpleQueueService.PurgeQueueInProgress", BAD_REQUEST;
+        PurgeQueueInProgress = "AWS.SimpleQueueService.PurgeQueueInProgress", FORBIDDEN;
         QueueDeletedRecently = "AWS.SimpleQueueService.QueueDeletedRecently", BAD_REQUEST;
         QueueDoesNotExist = "AWS.SimpleQueueService.NonExistentQueue", BAD_REQUEST;
         QueueNameExists = "QueueAlreadyExists", BAD_REQUEST;
@@ -152,6 +152,13 @@ impl SqsError {
         let message = "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided \
             explicitly";
         Self::new(Kind::InvalidParameterValue, message)
+    }
+
+    /// A purge of a queue too soon after the last one.
+    pub(super) fn purged(queue: &str) -> Self {
+        let message =
+            format!("Only one PurgeQueue operation on {queue} is allowed every 60 seconds.");
+        Self::new(Kind::PurgeQueueInProgress, message)
     }
 
     /// Something that Lisa does not do.

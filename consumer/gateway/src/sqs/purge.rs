@@ -1,6 +1,7 @@
 //! `PurgeQueue`, which may continue after its response.
 //!
-//! It handles batches until nothing is left, and stops between batches at a shutdown. Repeating the call handles the rest.
+//! It handles batches until nothing is left, and stops between batches at a shutdown. Repeating the call handles the rest. That of
+//! a FIFO queue also forgets the deduplication ids of messages that have ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use axum::response::Response;
 use futures_util::future::join_all;
 use lisa_consumer_core::Outcome;
-use lisa_core::broker::{BrokerError, MAX_BATCH, Settlement, TopicHandle, Verdict};
+use lisa_core::broker::{BrokerError, MAX_BATCH, Settlement, TopicHandle, Verdict, unless_gone};
 use lisa_core::message::MessageId;
 use lisa_core::state::{CancelOutcome, Settled, State};
 use lisa_core::time::UnixMs;
@@ -31,6 +32,10 @@ const AT_A_TIME: usize = 16;
 const PASSES: usize = 5;
 /// The time after which a purge is answered although it continues. The clients' own time limits are 30 s and more.
 const ANSWER_AFTER: Duration = Duration::from_secs(10);
+/// The time between two purges of a queue.
+const EVERY: Duration = Duration::from_secs(60);
+/// The tolerance for the estimate of Redis's clock.
+const SLACK: Duration = Duration::from_secs(1);
 /// The lease of messages that a purge takes.
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -44,26 +49,39 @@ pub(super) struct Purge {
 /// Purges a queue. Answers once everything that was sent before the answer has ended, or after [`ANSWER_AFTER`].
 pub(super) async fn purge(call: &Call<'_>, request: Purge) -> Result<Response, SqsError> {
     let queue = call.queue(request.queue_url.as_deref()).await?;
-    let running = Running::begin(call, Verb::Purge, queue.topic.name())?;
+    let running = Running::begin(call, Verb::Purge, &queue.name, queue.topic.name())?;
+    let broker = &call.gateway().process().broker;
+    match broker.begin_purge(&queue.topic, EVERY).await {
+        Ok(true) => {}
+        Ok(false) => return Err(SqsError::purged(&queue.name)),
+        Err(error) => return Err(call.gateway().problem(error).into()),
+    }
     let (answer, may_answer) = oneshot::channel();
     let purging = Purging {
         service: call.service.clone(),
-        topic: queue.topic,
+        topic: queue.topic.clone(),
+        forgets_ids: queue.is_fifo(),
         extent: Extent {
-            begun: call.gateway().process().broker.now(),
+            begun: broker.now(),
             answer: Some((Instant::now() + ANSWER_AFTER, answer)),
+            answered: broker.now(),
         },
     };
     let ended = running.start(call, purging.run());
-    tokio::select! {
+    let result = tokio::select! {
         biased;
         ended = ended => ended.unwrap_or_else(|_| {
             let message = "The purge ended early; call it again.";
             Err(SqsError::new(Kind::ServiceUnavailable, message))
-        })?,
-        Ok(()) = may_answer => {}
+        }),
+        Ok(()) = may_answer => Ok(()),
+    };
+    if result.is_err()
+        && let Err(error) = broker.allow_purge(&queue.topic).await
+    {
+        tracing::debug!(%error, "a purge that failed can be called again only after a minute");
     }
-    Ok(ok(&json!({})))
+    result.map(|()| ok(&json!({})))
 }
 
 fn shown(error: BrokerError) -> String {
@@ -74,6 +92,8 @@ fn shown(error: BrokerError) -> String {
 struct Purging {
     service: Arc<Service>,
     topic: Arc<TopicHandle>,
+    /// True to forget deduplication ids.
+    forgets_ids: bool,
     extent: Extent,
 }
 
@@ -84,13 +104,16 @@ struct Extent {
     begun: UnixMs,
     /// The time at which the client is answered at the latest; `None` if it is answered.
     answer: Option<(Instant, oneshot::Sender<()>)>,
+    /// The time at which it was answered, if it is.
+    answered: UnixMs,
 }
 
 impl Extent {
     /// Answers the client if it has waited long enough. Called before messages are read, so that messages read before the
     /// answer may end after it.
-    fn answer_in_time(&mut self) {
+    fn answer_in_time(&mut self, now: UnixMs) {
         if let Some((_, answer)) = self.answer.take_if(|(at, _)| *at <= Instant::now()) {
+            self.answered = now;
             // The client may be gone.
             let _ = answer.send(());
         }
@@ -119,7 +142,34 @@ impl Purging {
                 break;
             }
         }
+        if self.forgets_ids {
+            self.forget_ids().await.map_err(shown)?;
+        }
         Ok(count)
+    }
+
+    /// Forgets the ids of messages that ended before the answer.
+    async fn forget_ids(&mut self) -> Result<(), BrokerError> {
+        let service = self.service.clone();
+        let broker = &service.gateway.process().broker;
+        let mut shards = broker.all_shards(&self.topic);
+        while let Some((topic, shard)) = shards.next().await? {
+            let mut most = u64::MAX;
+            while most > 0 {
+                self.extent.answer_in_time(broker.now());
+                let before = match self.extent.answer {
+                    Some(_) => broker.now_at(&topic, shard).plus(SLACK),
+                    None => self.extent.answered,
+                };
+                let forgotten = broker.forget_before(&topic, shard, before).await;
+                let Some(forgotten) = unless_gone(forgotten)? else {
+                    break;
+                };
+                // Messages that end in the meantime must not keep it busy.
+                most = forgotten.left.min(most - forgotten.dropped.min(most));
+            }
+        }
+        Ok(())
     }
 
     /// Cancels the messages in a state.
@@ -128,7 +178,7 @@ impl Purging {
         let (broker, group) = (&service.gateway.process().broker, &service.options.group);
         let (mut cursor, mut count): (Option<String>, u64) = (None, 0);
         loop {
-            self.extent.answer_in_time();
+            self.extent.answer_in_time(broker.now());
             let page = broker
                 .list(&self.topic, group, state, cursor.as_deref(), PAGE)
                 .await?;
@@ -156,6 +206,7 @@ impl Purging {
     async fn take_all(&mut self) -> Result<u64, String> {
         let service = self.service.clone();
         let (gateway, group) = (&service.gateway, &service.options.group);
+        let broker = &gateway.process().broker;
         let options = PullOptions {
             max: MAX_BATCH,
             max_per_key: 1,
@@ -165,7 +216,7 @@ impl Purging {
         };
         let mut count = 0;
         loop {
-            self.extent.answer_in_time();
+            self.extent.answer_in_time(broker.now());
             let mut taken = match take(gateway, &self.topic, group, &options).await {
                 Ok(Some(taken)) => taken,
                 Ok(None) => return Ok(count),
@@ -200,7 +251,7 @@ impl Purging {
         while let Some((topic, shard)) = shards.next().await? {
             let mut after = None;
             loop {
-                self.extent.answer_in_time();
+                self.extent.answer_in_time(broker.now());
                 let held = broker
                     .in_flight_after(&topic, shard, group, after, MAX_BATCH)
                     .await?;
@@ -241,13 +292,14 @@ mod tests {
         let mut extent = Extent {
             begun: sent,
             answer: Some((Instant::now() + ANSWER_AFTER, sender)),
+            answered: UnixMs::new(0),
         };
-        extent.answer_in_time();
+        extent.answer_in_time(sent);
         assert!(extent.includes(&new) && extent.includes(&own));
         assert!(answered.try_recv().is_err());
         extent.answer.as_mut().unwrap().0 = Instant::now();
-        extent.answer_in_time();
-        assert_eq!(answered.try_recv(), Ok(()));
+        extent.answer_in_time(sent);
+        assert_eq!((answered.try_recv(), extent.answered), (Ok(()), sent));
         assert!(!extent.includes(&new) && !extent.includes(&own));
         extent.begun = sent.plus(Duration::from_millis(1));
         assert!(extent.includes(&new) && !extent.includes(&own));

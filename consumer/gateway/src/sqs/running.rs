@@ -48,15 +48,21 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn begin(call: &Call<'_>, verb: Verb, topic: &Topic) -> Result<Self, SqsError> {
+    /// Marks an operation on a queue.
+    ///
+    /// # Errors
+    /// It runs already.
+    pub(super) fn begin(
+        call: &Call<'_>,
+        verb: Verb,
+        queue: &str,
+        topic: &Topic,
+    ) -> Result<Self, SqsError> {
         let service = call.service.clone();
         let operation = (verb, topic.clone());
         if !service.running.lock().insert(operation.clone()) {
             return Err(match verb {
-                Verb::Purge => {
-                    let message = "Only one PurgeQueue operation on a queue is allowed at a time.";
-                    SqsError::new(Kind::PurgeQueueInProgress, message)
-                }
+                Verb::Purge => SqsError::purged(queue),
                 Verb::Move | Verb::Requeue => {
                     let message = "There is already a task running. Only one active task is allowed for a source queue arn at a given time.";
                     SqsError::new(Kind::InvalidParameterValue, message)

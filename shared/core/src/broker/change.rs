@@ -4,7 +4,9 @@ use crate::broker::reply::{Seen, command};
 use crate::broker::shards::unless_gone;
 use crate::broker::{Broker, BrokerError, MAX_GENERAL_BATCH, TopicHandle};
 use crate::message::{EntryId, MessageId, OrderingKey};
-use crate::scripts::{Cancel, Clean, Cleaned, Forget, Forgotten, Purge, Requeue, Reschedule};
+use crate::scripts::{
+    Before, Cancel, Clean, Cleaned, Forget, Forgotten, Purge, Requeue, Reschedule,
+};
 use crate::state::{CancelOutcome, RescheduleOutcome};
 use crate::time::{UnixMs, When, millis};
 use crate::topic::{Group, Shard};
@@ -278,9 +280,34 @@ impl Broker {
         topic: &TopicHandle,
         shard: Shard,
     ) -> Result<Forgotten, BrokerError> {
+        let window = Before::Window(topic.settings().dedup_window);
+        self.forget_old(topic, shard, window).await
+    }
+
+    /// Drops up to 500 tombstones of a shard that are older than an instant, oldest first, although the dedup window has not ended:
+    /// the ids of these messages can be used again.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn forget_before(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        instant: UnixMs,
+    ) -> Result<Forgotten, BrokerError> {
+        self.forget_old(topic, shard, Before::Instant(instant))
+            .await
+    }
+
+    async fn forget_old(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        before: Before,
+    ) -> Result<Forgotten, BrokerError> {
         let call = Forget {
             now: self.virtual_now(),
-            dedup: topic.settings().dedup_window,
+            before,
             batch: FORGET_BATCH,
         };
         let unknown = |_| BrokerError::UnknownTopic(topic.name().clone());

@@ -12,7 +12,7 @@ macro_rules! scripts {
                 AckPlain = "hot/ack_plain" for consumer;
                 MoveDuePlain = "hot/move_due_plain" for manager;
                 SendPlain = "hot/send_plain" for producer manager operator callbacks sqs;
-                Forget = "maintenance/forget" for manager;
+                Forget = "maintenance/forget" for manager sqs;
                 Heads = "maintenance/heads" for manager;
                 NoteSample = "maintenance/note_sample" for manager;
                 Observe = "maintenance/observe" for consumer;

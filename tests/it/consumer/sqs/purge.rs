@@ -136,3 +136,61 @@ async fn a_purge_that_gets_no_turn_fails_and_succeeds_later() {
     call(api, "PurgeQueue", of("t", json!({}))).await.ok();
     ready(0).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_purged_once_a_minute_whichever_gateway_is_asked() {
+    let site = site("[topics.t]\n[topics.u]").await;
+    let purge = async |gateway: usize, queue: &str| {
+        call(site.api(gateway), "PurgeQueue", of(queue, json!({}))).await
+    };
+    purge(0, "t").await.ok();
+    for gateway in [0, 1] {
+        let again = purge(gateway, "t").await;
+        assert_eq!(again.status, 403);
+        assert_eq!(
+            again.fails("PurgeQueueInProgress"),
+            "Only one PurgeQueue operation on t is allowed every 60 seconds."
+        );
+    }
+    purge(1, "u").await.ok();
+    // A queue of the same name that is created again is another one.
+    for _ in 0..2 {
+        let create = json!({"QueueName": "made"});
+        call(site.api(0), "CreateQueue", create).await.ok();
+        purge(0, "made").await.ok();
+        call(site.api(0), "DeleteQueue", of("made", json!({})))
+            .await
+            .ok();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_of_a_fifo_queue_forgets_deduplication_ids() {
+    let site = site("[topics.t]\nshards = 2\n[topics.u]").await;
+    let api = site.api(0);
+    let body = |text: &str, id: &str| {
+        let group = format!("g{id}");
+        json!({"MessageBody": text, "MessageGroupId": group, "MessageDeduplicationId": id})
+    };
+    for queue in ["t.fifo", "u"] {
+        for id in ["1", "2"] {
+            send(api, queue, body("deleted", id)).await;
+            let message = receive(api, queue, json!({})).await;
+            delete(api, queue, &message).await;
+        }
+        for id in ["3", "4"] {
+            send(api, queue, body("purged", id)).await;
+        }
+        call(api, "PurgeQueue", of(queue, json!({}))).await.ok();
+    }
+    for id in ["1", "2", "3", "4"] {
+        send(api, "u", body("new", id)).await;
+        send(api, "t.fifo", body("new", id)).await;
+        let message = receive(site.api(1), "t.fifo", json!({})).await;
+        assert_eq!(message["Body"], "new");
+        delete(api, "t.fifo", &message).await;
+    }
+    // That of a standard queue remembers them.
+    site.assert_drained("u").await;
+    site.assert_drained("t").await;
+}

@@ -12,7 +12,7 @@ pub(crate) struct RemoveShard {
 }
 
 operation! {
-    "remove_shard" on general shard + series + series15 + observed + failures + in_transit: RemoveShard, |call, args, reply|
+    "remove_shard" on general shard + series + series15 + observed + failures + purged + in_transit: RemoveShard, |call, args, reply|
     args { keep: args.number(millis(call.keep)) }
     /// The messages and entries that are left, 0 if the shard is gone; and its epoch.
     reply (u64, u64) { "left" => Ok((reply.number()?, reply.number()?)) }

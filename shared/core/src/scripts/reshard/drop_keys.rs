@@ -10,7 +10,7 @@ pub(crate) struct DropKeys {
 }
 
 operation! {
-    "drop_keys" on general shard + series + series15 + observed + failures + in_transit: DropKeys, |call, args, reply|
+    "drop_keys" on general shard + series + series15 + observed + failures + purged + in_transit: DropKeys, |call, args, reply|
     args { next: args.optional(call.next) }
     /// True if the shard is gone.
     reply bool { "dropped" => reply.flag() }
