@@ -156,11 +156,14 @@ release forgotten in garbage|transitions.lua|if conf.on_garbage ~= 'block' then|
 release in spite of block|transitions.lua|if conf.on_garbage ~= 'block' then|if true then
 release forgotten when taken out|transitions.lua|  release(at.g, m)|
 release by who is not the holder|transitions.lua|not is_over[key] and without(rests[key] or holders, ids[i])|not is_over[key] and ''
-late: taken from a consumer|ack_late.lua|'(' .. delivered, '+'|'-', '+'
+late: taken from a consumer|visible.lua|'(' .. delivered, '+'|'-', '+'
 late: the key is kept|ack_late.lua|release(g, m)|
-late: the entry stays|ack_late.lua|return redis.call('XDEL', g.ready, entry[1]) == 1|return true
-late: an id that a caller chose|ack_late.lua|not flags or flags % 2 == 1|not flags
+late: the entry stays|visible.lua|    redis.call('XDEL', key, text)\n|
+late: an id that a caller chose|visible.lua|not flags or flags % 2 == 1|not flags
 late: a waiting message|ack_late.lua|if where then|if where == 'unknown' then
+hidden: not for the delay|hide.lua|redis.call('ZADD', g.retry, now + delay|redis.call('ZADD', g.retry, now
+hidden: the mover is not woken|hide.lua|  look_at(now + delay)\n|
+hidden: moved although it is visible|hide.lua|if delay > 0 or key == g.retry then|if true then
 together: the key goes on with the first to leave|transitions.lua|    if rest and rest ~= '' then|    if rest and rest == 1 then
 together: one comes again beside the others|transitions.lua|    if held and held ~= m.id then|    if held and not without(held, m.id) then
 together: one that comes again keeps the key|transitions.lua|      if without(held, m.id) then|      if false then
@@ -442,6 +445,7 @@ suite_of() {
     heads*) echo scripts::heads:: ;;
     schedule*) echo scripts:: ;;
     late*) echo scripts::ack_late:: model:: ;;
+    hidden*) echo scripts::hide:: ;;
     together*) echo scripts::take_parked:: model:: ;;
     settings*) echo scripts::declare:: ;;
     removal*) echo removal:: ;;

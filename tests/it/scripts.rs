@@ -31,6 +31,7 @@ mod general;
 mod groups;
 mod heads;
 mod heartbeat;
+mod hide;
 mod index;
 mod limits;
 mod longest;

@@ -6,6 +6,7 @@
 
 mod attributes;
 mod changes;
+mod late;
 mod message_id;
 mod move_tasks;
 mod pages;

@@ -100,8 +100,8 @@ pub use workers::{
 pub use crate::state::{Settlement, Verdict};
 
 pub use crate::scripts::{
-    Cleaned, Fault, FireResult, Fired, FiredOf, Forgotten, Holder, JobChange, LateAck, MissedTimes,
-    Moved, ParkedKey, Progress, Removal, Removed, Retired, Retirement, SchedulePut,
+    Cleaned, Fault, FireResult, Fired, FiredOf, Forgotten, Hidden, Holder, JobChange, LateAck,
+    MissedTimes, Moved, ParkedKey, Progress, Removal, Removed, Retired, Retirement, SchedulePut,
     ScheduleRemoved, TakenFire, TakenFires, TakenParked, TokenChange,
 };
 

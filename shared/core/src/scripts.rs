@@ -26,6 +26,7 @@ use crate::redis::Script;
 
 pub(crate) use change::ack_late::AckLate;
 pub(crate) use change::cancel::Cancel;
+pub(crate) use change::hide::Hide;
 pub(crate) use change::lookup::{CopyReply, Lookup, LookupReply, Stored};
 pub(crate) use change::purge::Purge;
 pub(crate) use change::requeue::Requeue;
@@ -86,6 +87,7 @@ pub(crate) use schedules::remove_schedule::RemoveSchedule;
 pub(crate) use schedules::take_fires::TakeFires;
 
 pub use change::ack_late::LateAck;
+pub use change::hide::Hidden;
 pub use doctor::examine::Fault;
 pub use groups::parked_keys::{Holder, ParkedKey};
 pub use groups::remove_group::Removed;

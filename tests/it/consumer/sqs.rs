@@ -4,6 +4,7 @@ mod changes;
 mod dead_letters;
 mod fifo;
 mod groups;
+mod late;
 mod purge;
 mod query;
 mod queues;
@@ -390,7 +391,7 @@ async fn any_gateway_settles_a_message_and_an_old_handle_settles_nothing() {
     let delete = |message| of("t", with_handle(message, json!({})));
     for (action, code) in [
         ("DeleteMessage", "ReceiptHandleIsInvalid"),
-        ("ChangeMessageVisibility", "InvalidParameterValue"),
+        ("ChangeMessageVisibility", "MessageNotInflight"),
     ] {
         call(here, action, change(&first, 5)).await.fails(code);
     }

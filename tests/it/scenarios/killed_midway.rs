@@ -144,6 +144,7 @@ const NOT_BY_ITSELF: [&str; 21] = [
     "enable_garbage_hook",
     "examine",
     "finish_garbage_hook",
+    "hide",
     "lookup",
     "page",
     "parked_keys",

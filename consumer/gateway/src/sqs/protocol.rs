@@ -61,6 +61,7 @@ kinds! {
         InvalidAttributeValue = "InvalidAttributeValue", BAD_REQUEST;
         InvalidBatchEntryId = "AWS.SimpleQueueService.InvalidBatchEntryId", BAD_REQUEST;
         InvalidMessageContents = "InvalidMessageContents", BAD_REQUEST;
+        MessageNotInflight = "AWS.SimpleQueueService.MessageNotInflight", BAD_REQUEST;
         OverLimit = "OverLimit", FORBIDDEN;
         PurgeQueueInProgress = "AWS.SimpleQueueService.PurgeQueueInProgress", FORBIDDEN;
         QueueDeletedRecently = "AWS.SimpleQueueService.QueueDeletedRecently", BAD_REQUEST;

@@ -6,12 +6,12 @@ use axum::response::Response;
 use futures_util::future::join_all;
 use lisa_consumer_core::Outcome;
 use lisa_consumer_core::internals::Claims;
-use lisa_core::broker::{Found, LateAck};
 use lisa_core::time::shorten;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::Call;
+use super::late::{self, Late};
 use super::protocol::{FailedEntry, Kind, SqsError, ok, or_default};
 use super::queue_attributes::MAX_TIMEOUT;
 use super::queues::Queue;
@@ -19,7 +19,6 @@ use super::receive::within;
 use super::send::check_ids;
 use crate::settle::{Ended, extend_one, settle_all};
 use crate::{Gateway, pull::MIN_LEASE};
-use lisa_service::http::client::Client;
 use lisa_service::http::{Problem, ProblemCode};
 
 /// The error of an attempt that its client ended with a visibility timeout of 0.
@@ -135,6 +134,10 @@ impl Verb {
         let opened: Vec<Result<Claims, SqsError>> = opened.collect();
         match self {
             Self::Delete => {
+                let opened = match queue.is_fifo() {
+                    true => late::refuse_overdue(gateway, opened, changes).await,
+                    false => opened,
+                };
                 let claims = opened.iter().flatten().cloned();
                 let acks = claims.map(|claims| Ok((claims, Outcome::Ack))).collect();
                 let mut ended = settle_all(gateway, acks).await.into_iter();
@@ -146,28 +149,21 @@ impl Verb {
                 let results = results.into_iter().zip(changes);
                 join_all(results.map(async |(result, change)| {
                     let (claims, ended) = result?;
-                    let Some(Err(problem)) = ended else {
-                        return Ok(());
-                    };
-                    let is_fifo = queue.is_fifo();
-                    let late = unless_gone(gateway, &claims, problem, !is_fifo).await;
-                    late.map_err(|error| match error.kind {
-                        // As in SQS, a late delete of a message of a group fails.
-                        Kind::ReceiptHandleIsInvalid if is_fifo => {
-                            let handle = change.receipt_handle.as_deref().unwrap_or_default();
-                            let reason = "The receipt handle has expired";
-                            SqsError::parameter("ReceiptHandle", handle, reason)
+                    match ended {
+                        Some(Err(problem)) => {
+                            let late = Late::new(queue, &claims, change.handle());
+                            late.delete(gateway, problem).await
                         }
-                        _ => error,
-                    })
+                        _ => Ok(()),
+                    }
                 }))
                 .await
             }
             Self::Change => {
                 let each = opened.into_iter().zip(changes);
-                join_all(
-                    each.map(async |(claims, change)| set_timeout(gateway, claims?, change).await),
-                )
+                join_all(each.map(async |(claims, change)| {
+                    set_timeout(gateway, queue, claims?, change).await
+                }))
                 .await
             }
         }
@@ -202,74 +198,38 @@ impl Verb {
     }
 }
 
+impl Change {
+    /// Returns the receipt handle, which an error repeats.
+    pub(super) fn handle(&self) -> &str {
+        self.receipt_handle.as_deref().unwrap_or_default()
+    }
+}
+
 /// Sets the visibility timeout of a delivery. 0 ends the attempt: the message is delivered again now.
-async fn set_timeout(gateway: &Gateway, claims: Claims, change: &Change) -> Result<(), SqsError> {
+async fn set_timeout(
+    gateway: &Gateway,
+    queue: &Queue,
+    claims: Claims,
+    change: &Change,
+) -> Result<(), SqsError> {
     let given = change.visibility_timeout;
     let given = given.ok_or_else(|| SqsError::missing("VisibilityTimeout"))?;
-    let seconds = within("VisibilityTimeout", given, 0, MAX_TIMEOUT)?;
-    let ended: Result<Ended, Problem> = if seconds == 0 {
+    let timeout = Duration::from_secs(within("VisibilityTimeout", given, 0, MAX_TIMEOUT)?);
+    let ended: Result<Ended, Problem> = if timeout.is_zero() {
         let outcome = Outcome::retry_after(Duration::ZERO, RELEASED);
-        let mut results = settle_all(gateway, vec![Ok((claims, outcome))]).await;
+        let mut results = settle_all(gateway, vec![Ok((claims.clone(), outcome))]).await;
         match results.pop() {
             Some(result) => result,
             None => return Ok(()),
         }
     } else {
-        let lease = Duration::from_secs(seconds).max(MIN_LEASE);
-        extend_one(gateway, &claims, Some(lease)).await
+        extend_one(gateway, &claims, Some(timeout.max(MIN_LEASE))).await
     };
-    ended.map(drop).map_err(|problem| match problem.code() {
-        ProblemCode::Stale => {
-            let handle = change.receipt_handle.as_deref().unwrap_or_default();
-            let reason = "Message does not exist or is not available for visibility timeout change";
-            SqsError::parameter("ReceiptHandle", handle, reason)
-        }
-        _ => problem.into(),
-    })
-}
-
-fn stale_or(problem: Problem) -> SqsError {
-    if problem.code() != ProblemCode::Stale {
-        return problem.into();
-    }
-    let message = "The receipt handle has expired: the visibility timeout has ended, or the message is deleted.";
-    SqsError::new(Kind::ReceiptHandleIsInvalid, message)
-}
-
-/// Turns a problem into an error, unless the message is gone: a client may delete it twice, or after its visibility timeout, if
-/// nobody has received it since.
-async fn unless_gone(
-    gateway: &Gateway,
-    claims: &Claims,
-    problem: Problem,
-    may_be_late: bool,
-) -> Result<(), SqsError> {
-    if problem.code() == ProblemCode::Stale {
-        let _slot = gateway.searches().begin(Client::current()).await?;
-        let broker = &gateway.process().broker;
-        let found = async {
-            let topic = broker.topic(&claims.topic).await?;
-            let (shard, group) = (claims.shard, &claims.group);
-            let late = match may_be_late && topic.has(shard) {
-                true => broker.ack_late(&topic, shard, group, &claims.id).await?,
-                false => LateAck::Unknown,
-            };
-            match late {
-                LateAck::Acked => Ok(None),
-                _ => broker.lookup(&topic, &claims.id, None).await.map(Some),
-            }
-        };
-        match found.await {
-            Ok(None | Some(Found::Unknown { .. })) => return Ok(()),
-            Ok(Some(Found::Stored { details, .. })) => {
-                let mut copies = details.copies.iter();
-                let own = copies.find(|copy| copy.group == claims.group);
-                if own.is_some_and(|copy| copy.is_done) {
-                    return Ok(());
-                }
-            }
-            Err(error) => tracing::debug!(%error, "cannot look up a message with a stale handle"),
+    match ended {
+        Ok(_) => Ok(()),
+        Err(problem) => {
+            let late = Late::new(queue, &claims, change.handle());
+            late.change(gateway, timeout, problem).await
         }
     }
-    Err(stale_or(problem))
 }

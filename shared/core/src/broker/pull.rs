@@ -5,11 +5,13 @@
 
 use std::time::Duration;
 
+use redis::Value;
+
 use crate::broker::reply::{command, or_empty};
 use crate::broker::{Broker, BrokerError, MAX_BATCH, TopicHandle};
 use crate::keys::RegistryKeys;
 use crate::message::{EntryId, MessageId};
-use crate::scripts::{AckLate, LateAck, TakeParked, TakenParked};
+use crate::scripts::{AckLate, Hidden, Hide, LateAck, TakeParked, TakenParked};
 use crate::time::{UnixMs, millis};
 use crate::topic::{Group, Shard};
 
@@ -129,6 +131,44 @@ impl Broker {
     ) -> Result<LateAck, BrokerError> {
         self.general(topic, shard, Some(group), &AckLate { id })
             .await
+    }
+
+    /// Postpones a message whose delivery has ended without its consumer, unless the group has delivered it again since. Without a
+    /// delay, it need not wait for its next attempt any longer.
+    ///
+    /// Only of a message whose id Lisa generated: an id that a caller chose can be that of another message by now.
+    ///
+    /// # Errors
+    /// [`BrokerError`]. Calling again is safe.
+    pub async fn hide(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        id: &MessageId,
+        delay: Duration,
+    ) -> Result<Hidden, BrokerError> {
+        self.general(topic, shard, Some(group), &Hide { id, delay })
+            .await
+    }
+
+    /// Returns true if a delivery is in flight although its own lease has ended: the manager has not reclaimed it yet.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn is_overdue(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        entry: EntryId,
+    ) -> Result<bool, BrokerError> {
+        let ready = &topic.group_keys(shard, group)?.group.ready;
+        let text = entry.to_string();
+        let pending = command("XPENDING", ready).arg(&[group.as_str(), &text, &text, "1"]);
+        let found: Vec<(EntryId, Value, u64, u64)> = or_empty(self.ask(pending).await)?;
+        let now = self.now_at(topic, shard).get();
+        Ok(found.iter().any(|(.., end)| (3..=now).contains(end)))
     }
 
     /// Returns the key that signs the tokens of deliveries. The first call of a namespace stores `proposed`, and all others

@@ -2,6 +2,7 @@
 
 pub(super) mod ack_late;
 pub(super) mod cancel;
+pub(super) mod hide;
 pub(super) mod lookup;
 pub(super) mod purge;
 pub(super) mod requeue;

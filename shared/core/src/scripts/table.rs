@@ -49,6 +49,7 @@ macro_rules! scripts {
                 SendScript = "hot/send" for producer manager operator callbacks sqs;
                 Settle = "hot/settle" for consumer;
                 AckLate = "change/ack_late" for sqs;
+                Hide = "change/hide" for sqs;
                 Cancel = "change/cancel" for producer operator sqs;
                 Lookup = "change/lookup" for producer manager operator sqs;
                 Purge = "change/purge" for manager operator;

@@ -140,32 +140,3 @@ async fn a_message_without_a_source_stays() {
     assert_eq!(task["FailureReason"], "CouldNotDetermineMessageSource");
     waiting(&site, "dead", 1).await;
 }
-
-/// A handle whose timeout is over still deletes, unless somebody has received the message since.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_old_handle_deletes_what_nobody_has() {
-    let site = site(&format!("[topics.t]\n{NO_RETRY_DELAY}")).await;
-    let api = site.api(0);
-    send(api, "t", json!({"MessageBody": "x"})).await;
-    let first = receive(
-        api,
-        "t",
-        json!({"VisibilityTimeout": 0, "WaitTimeSeconds": 20}),
-    )
-    .await;
-    let second = receive(
-        api,
-        "t",
-        json!({"VisibilityTimeout": 60, "WaitTimeSeconds": 20}),
-    )
-    .await;
-    let old = with_handle(&first, json!({}));
-    let refused = call(api, "DeleteMessage", of("t", old.clone())).await;
-    refused.fails("ReceiptHandleIsInvalid");
-    let release = with_handle(&second, json!({"VisibilityTimeout": 0}));
-    call(api, "ChangeMessageVisibility", of("t", release))
-        .await
-        .ok();
-    call(site.api(1), "DeleteMessage", of("t", old)).await.ok();
-    site.assert_drained("t").await;
-}

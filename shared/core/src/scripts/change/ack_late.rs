@@ -23,7 +23,7 @@ pub enum LateAck {
 }
 
 operation! {
-    "ack_late" + "streams" on general group: AckLate<'_>, |call, args, reply|
+    "ack_late" + "streams" + "visible" on general group: AckLate<'_>, |call, args, reply|
     args { id: args.text(call.id.as_str()) }
     reply LateAck {
         "acked" => Ok(LateAck::Acked),
