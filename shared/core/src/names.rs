@@ -112,12 +112,13 @@ pub(crate) fn starts_well(text: &str) -> bool {
 pub(crate) const MAX_TOPIC: usize = 80;
 
 name!(
-    /// The name of a topic: `[A-Za-z0-9][A-Za-z0-9._-]{0,79}`. Names that differ in case are different.
-    Topic, "topic", "[A-Za-z0-9][A-Za-z0-9._-]{0,79}",
+    /// The name of a topic: `[A-Za-z0-9_][A-Za-z0-9._-]{0,79}`. Names that differ in case are different.
+    Topic, "topic", "[A-Za-z0-9_][A-Za-z0-9._-]{0,79}",
     |text| {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric();
         text.len() <= MAX_TOPIC
-            && text.bytes().next().is_some_and(is_plain)
+            // Not with a hyphen: in a script of an operator, such a name would be an option.
+            && text.bytes().next().is_some_and(|byte| is_plain(byte) || byte == b'_')
             && text.bytes().all(|byte| is_plain(byte) || b"._-".contains(&byte))
     }
 );

@@ -329,7 +329,7 @@ mod tests {
             ),
             (
                 &[("to", "A B")],
-                "topic: \"A B\" is not a topic: must be [A-Za-z0-9][A-Za-z0-9._-]{0,79}",
+                "topic: \"A B\" is not a topic: must be [A-Za-z0-9_][A-Za-z0-9._-]{0,79}",
             ),
         ] {
             assert_eq!(read(headers).unwrap_err(), expected);

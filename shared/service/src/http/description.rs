@@ -28,7 +28,7 @@ use super::problem::{Problem, ProblemCode};
 
 /// The patterns of parameters, by name.
 const PATTERNS: [(&str, &str); 9] = [
-    ("topic", "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"),
+    ("topic", "^[A-Za-z0-9_][A-Za-z0-9._-]{0,79}$"),
     ("schedule", "^[a-z0-9][a-z0-9_-]{0,46}$"),
     ("group", "^[a-z0-9][a-z0-9_-]{0,63}$"),
     ("id", "^[A-Za-z0-9_:-]{1,64}$"),

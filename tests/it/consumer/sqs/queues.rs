@@ -5,9 +5,9 @@ use super::*;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_may_have_any_name_that_sqs_allows() {
     let long = format!("My_Queue-{}", "x".repeat(71));
-    let site = site(&format!("[topics.MyQueue]\n[topics.{long}]")).await;
+    let site = site(&format!("[topics.MyQueue]\n[topics._own]\n[topics.{long}]")).await;
     let api = site.api(0);
-    for queue in ["MyQueue", "MyQueue.fifo", &long] {
+    for queue in ["MyQueue", "MyQueue.fifo", "_own", &long] {
         let url = call(api, "GetQueueUrl", json!({"QueueName": queue}))
             .await
             .ok();

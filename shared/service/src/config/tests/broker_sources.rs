@@ -84,7 +84,7 @@ fn a_topic_with_placeholders_lists_the_allowed_ones() {
         ),
         (
             "topic = 'a b'",
-            "producer.sources[0].topic = \"a b\": \"a b\" is not a topic: must be [A-Za-z0-9][A-Za-z0-9._-]{0,79}",
+            "producer.sources[0].topic = \"a b\": \"a b\" is not a topic: must be [A-Za-z0-9_][A-Za-z0-9._-]{0,79}",
         ),
     ] {
         assert_eq!(problems(topic(keys)), [expected]);

@@ -31,7 +31,7 @@ public final class Worker implements Runnable, AutoCloseable {
     /** The time after a stop for which outcomes are repeated, in milliseconds. */
     private static final long GRACE = 30_000;
     // The rules of Lisa.
-    private static final Pattern TOPIC = Pattern.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,79}");
+    private static final Pattern TOPIC = Pattern.compile("[A-Za-z0-9_][A-Za-z0-9._-]{0,79}");
     private static final Pattern GROUP = Pattern.compile("[a-z0-9][a-z0-9_-]{0,63}");
     private static final Duration MIN_LEASE = Duration.ofSeconds(1);
     private static final Duration MAX_LEASE = Duration.ofHours(12);
