@@ -55,7 +55,7 @@ async fn a_message_that_is_ready_again_or_waits_for_its_next_attempt_is_postpone
     relay.step(1);
     assert_eq!(move_due(&relay).await, 1);
     let again = relay.read_one().await;
-    assert_eq!((again.id, again.attempt.number), (ready.id, 2));
+    assert_eq!((&again.id, again.attempt.number), (&ready.id, 2));
     relay.settle(&again, Verdict::Ack).await;
     assert_eq!(hide(&relay, &again, 200).await, Hidden::Unknown);
     relay.assert_drained().await;

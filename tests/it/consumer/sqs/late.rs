@@ -78,7 +78,7 @@ async fn an_old_handle_of_a_fifo_queue_does_nothing() {
     let begun = Instant::now();
     eventually(SOON, async || match begun.elapsed() {
         elapsed if elapsed > Duration::from_millis(1100) => Ok(()),
-        elapsed => Err(elapsed),
+        elapsed => Err(format!("{elapsed:?}")),
     })
     .await;
     // Whether the manager has noticed the end or not.
