@@ -1,4 +1,4 @@
-//! What clients do with a receipt handle after the visibility timeout has ended.
+//! The calls of clients with a receipt handle whose visibility timeout has ended.
 //!
 //! In a standard queue, SQS accepts that as long as nobody has received the message since. In a FIFO queue, it does not.
 

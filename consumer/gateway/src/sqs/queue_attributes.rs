@@ -139,26 +139,16 @@ pub(super) fn set(
             settings.ttl = Some(seconds(1, MAX_RETENTION)?);
             settings.on_expired = OnExpired::Drop;
         }
+        // Standard queues do not even have them as false.
+        "FifoQueue" | "ContentBasedDeduplication" if !is_fifo => return Err(unknown(attribute)),
         "FifoQueue" => {
-            // Libraries set it to false on standard queues.
-            if flag(attribute, value)? != is_fifo {
-                return Err(match is_fifo {
-                    true => {
-                        let message = "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not \
-                            supported.";
-                        SqsError::new(Kind::InvalidAttributeValue, message)
-                    }
-                    false => unknown(attribute),
-                });
+            if !flag(attribute, value)? {
+                let message = "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.";
+                return Err(SqsError::new(Kind::InvalidAttributeValue, message));
             }
         }
         "ContentBasedDeduplication" => {
-            let content = flag(attribute, value)?;
-            if is_fifo {
-                settings.sqs.content_based_deduplication = content;
-            } else if content {
-                return Err(unknown(attribute));
-            }
+            settings.sqs.content_based_deduplication = flag(attribute, value)?;
         }
         "RedrivePolicy" => redrive::set(settings, value, defaults)?,
         _ if is_kept(attribute) => {
@@ -250,9 +240,13 @@ mod tests {
         for (attribute, value, expected) in [
             ("VisibilityTimeout", "30", "same"),
             ("VisibilityTimeout", "0", "set"),
-            ("FifoQueue", "False", "same"),
+            ("FifoQueue", "False", "Unknown Attribute FifoQueue."),
             ("FifoQueue", "true", "Unknown Attribute FifoQueue."),
-            ("ContentBasedDeduplication", "false", "same"),
+            (
+                "ContentBasedDeduplication",
+                "false",
+                "Unknown Attribute ContentBasedDeduplication.",
+            ),
             ("MessageRetentionPeriod", "1209600", "set"),
             ("ReceiveMessageWaitTimeSeconds", "0", "same"),
             ("ReceiveMessageWaitTimeSeconds", "20", "set"),
@@ -278,11 +272,6 @@ mod tests {
                 "1048577",
                 "Invalid value for the parameter MaximumMessageSize.",
             ),
-            (
-                "FifoQueue",
-                "yes",
-                "Invalid value for the parameter FifoQueue.",
-            ),
             ("Policy", "[]", "Invalid value for the parameter Policy."),
             (
                 "DeduplicationScope",
@@ -297,6 +286,10 @@ mod tests {
                 "{attribute} {value}"
             );
         }
+        assert_eq!(
+            judge("orders.fifo", "FifoQueue", "yes"),
+            "Invalid value for the parameter FifoQueue."
+        );
         for (attribute, value) in [("FifoQueue", "True"), ("ContentBasedDeduplication", "TRUE")] {
             assert_eq!(
                 judge("orders.fifo", attribute, value),

@@ -105,9 +105,12 @@ async fn a_queue_is_created_changed_and_removed_by_calls() {
     // Nothing is encrypted, and nothing is dropped.
     assert_eq!(read["SqsManagedSseEnabled"], "false");
     assert_eq!(read.get("MessageRetentionPeriod"), Some(&json!("1209600")));
-    create(here, "standard", json!({"FifoQueue": "false"}))
-        .await
-        .ok();
+    for attribute in ["FifoQueue", "ContentBasedDeduplication"] {
+        let refused = create(here, "standard", json!({ attribute: "false" })).await;
+        let message = refused.fails("InvalidAttributeName");
+        assert_eq!(message, format!("Unknown Attribute {attribute}."));
+    }
+    create(here, "standard", json!({})).await.ok();
     let long = format!("{}.fifo", "x".repeat(76));
     create(here, &long, json!({"FifoQueue": "true"}))
         .await
