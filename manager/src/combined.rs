@@ -5,11 +5,16 @@
 use std::net::SocketAddr;
 
 use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use axum::response::IntoResponse;
 use lisa_consumer::gateway::Gateway;
 use lisa_producer::sources::Sources;
 use lisa_producer::{Producer, ProducerOptions};
-use lisa_service::http::Reads;
+use lisa_service::http::{Reads, names_action};
 use lisa_service::role::{Runtime, StartError};
+use tower::ServiceExt;
+use utoipa::openapi::OpenApi;
 
 use crate::Manager;
 
@@ -62,7 +67,10 @@ where
     };
     runtime.broker.expect_topics(runtime.config.topics.keys());
     let has_producer = producer.is_some();
-    let mut router = router_with(&runtime, &manager, producer, gateway.as_ref());
+    let of_gateway = gateway.as_ref().map(|it| it.routes(&runtime.tokens));
+    let sqs = of_gateway.as_ref().map(|(routes, _)| routes.clone());
+    let sqs = sqs.filter(|_| gateway.as_ref().is_some_and(Gateway::serves_sqs));
+    let mut router = router_with(&runtime, &manager, producer, of_gateway);
     let dashboard = &runtime.config.manager.dashboard;
     if dashboard.enabled {
         let pages = manager.dashboard(&runtime.tokens, has_producer)?;
@@ -70,7 +78,13 @@ where
             Some(address) => {
                 runtime.listen_as("dashboard", address, pages).await?;
             }
-            None => router = router.merge(pages),
+            None => {
+                let pages = match sqs {
+                    Some(sqs) => behind_sqs(pages, sqs),
+                    None => pages,
+                };
+                router = router.merge(pages);
+            }
         }
     }
     match runtime.config.manager.keda {
@@ -117,11 +131,24 @@ pub fn router(runtime: &Runtime, manager: &Manager, producer: Option<Producer>) 
     router_with(runtime, manager, producer, None)
 }
 
+/// Leaves requests of SQS clients to their routes. They share `GET /` with the dashboard, and name an action there.
+fn behind_sqs(pages: Router, sqs: Router) -> Router {
+    pages.route_layer(from_fn(move |request: Request, next: Next| {
+        let sqs = sqs.clone();
+        async move {
+            match request.uri().path() == "/" && names_action(request.uri()) {
+                true => sqs.oneshot(request).await.into_response(),
+                false => next.run(request).await,
+            }
+        }
+    }))
+}
+
 fn router_with(
     runtime: &Runtime,
     manager: &Manager,
     producer: Option<Producer>,
-    gateway: Option<&Gateway>,
+    gateway: Option<(Router, OpenApi)>,
 ) -> Router {
     // All routes of the process share these limits.
     let reads = Reads::default();
@@ -135,8 +162,7 @@ fn router_with(
     };
     router = router.merge(others);
     description.merge(of_others);
-    if let Some(gateway) = gateway {
-        let (routes, of_gateway) = gateway.routes(&runtime.tokens);
+    if let Some((routes, of_gateway)) = gateway {
         router = router.merge(routes);
         description.merge(of_gateway);
     }

@@ -190,11 +190,16 @@ impl Gateway {
         self
     }
 
-    /// Also serves clients of Amazon SQS, at `POST /`. The OpenAPI description does not cover this protocol.
+    /// Also serves clients of Amazon SQS, at `/`. The OpenAPI description does not cover this protocol.
     #[must_use]
     pub fn with_sqs(mut self, options: SqsOptions) -> Self {
         self.sqs = Some(Arc::new(options));
         self
+    }
+
+    /// Returns true if it also serves clients of Amazon SQS.
+    pub fn serves_sqs(&self) -> bool {
+        self.sqs.is_some()
     }
 
     /// Returns the routes and their OpenAPI description. Pulls require a token with the scope `receive`; to settle a delivery

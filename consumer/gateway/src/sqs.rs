@@ -2,7 +2,7 @@
 //!
 //! A queue is a topic, read through one group. A receipt handle is the token of a delivery. A request of the JSON protocol is
 //! `POST`, and names its action in the header `X-Amz-Target`. A request of the older query protocol has its parameters in a form or
-//! in the URL, and gets XML; it is translated into one of the JSON protocol.
+//! in the URL, and gets XML, or JSON if it accepts that; it is translated into one of the JSON protocol.
 
 mod attributes;
 mod changes;
@@ -14,6 +14,7 @@ mod policy;
 mod protocol;
 mod purge;
 mod query;
+mod query_json;
 mod queue_attributes;
 mod queues;
 mod receive;
@@ -29,6 +30,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::http::request::Parts;
@@ -45,8 +47,9 @@ use lisa_service::http::body::{BodyLimits, Reservation, read_reserved};
 use lisa_service::http::client::Admitted;
 use lisa_service::http::json::{FEW, object};
 use lisa_service::http::tls::is_secure;
-use lisa_service::http::{Problem, Reads, SQS_ROUTES, check_coding, unknown_route};
+use lisa_service::http::{Problem, Reads, SQS_ROUTES, check_coding, names_action, unknown_route};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::Gateway;
 use crate::answer::exact_json;
@@ -175,6 +178,8 @@ enum Protocol {
     Json,
     /// The older one, with answers in XML.
     Query,
+    /// The older one, with answers in JSON, to a client that accepts them.
+    QueryInJson,
 }
 
 impl Protocol {
@@ -182,10 +187,73 @@ impl Protocol {
     fn of(parts: &Parts) -> Option<Self> {
         match parts.method {
             Method::POST if parts.headers.contains_key(ACTION) => Some(Self::Json),
-            Method::POST => Some(Self::Query),
-            Method::GET if query::names_action(&parts.uri) => Some(Self::Query),
+            Method::GET if !names_action(&parts.uri) => None,
+            Method::POST | Method::GET => Some(match query_json::is_accepted(&parts.headers) {
+                true => Self::QueryInJson,
+                false => Self::Query,
+            }),
             _ => None,
         }
+    }
+
+    /// Returns true for the older one.
+    fn is_query(self) -> bool {
+        self != Self::Json
+    }
+
+    /// Returns the media type of its answers.
+    const fn media_type(self) -> &'static str {
+        match self {
+            Self::Json => MEDIA_TYPE,
+            Self::Query => xml::MEDIA_TYPE,
+            Self::QueryInJson => query_json::MEDIA_TYPE,
+        }
+    }
+
+    /// Returns the answer to an action, whose result is that of the newer protocol. The name of the action must be known.
+    fn render(self, action: &str, result: &Value, request: &str) -> String {
+        match self {
+            Self::Json => result.to_string(),
+            Self::Query => xml::render(action, result, request),
+            Self::QueryInJson => query_json::render(action, result, request),
+        }
+    }
+
+    /// Turns an answer of the newer protocol into one of this protocol.
+    async fn translate(
+        self,
+        action: &str,
+        response: Response,
+        request: &str,
+    ) -> Result<Response, SqsError> {
+        if self == Self::Json {
+            return Ok(response);
+        }
+        let (mut parts, body) = response.into_parts();
+        let failed = |error: &dyn std::fmt::Display| {
+            tracing::error!(%error, action, "cannot write an answer of the query protocol");
+            SqsError::new(Kind::InternalFailure, "The answer cannot be written.")
+        };
+        // It is in memory.
+        let json = to_bytes(body, usize::MAX)
+            .await
+            .map_err(|error| failed(&error))?;
+        let result: Value = serde_json::from_slice(&json).map_err(|error| failed(&error))?;
+        let media_type = HeaderValue::from_static(self.media_type());
+        parts.headers.insert(CONTENT_TYPE, media_type);
+        let text = self.render(action, &result, request);
+        Ok(Response::from_parts(parts, axum::body::Body::from(text)))
+    }
+
+    /// Returns the answer with an error.
+    fn error(self, error: SqsError, request: &str) -> Response {
+        let text = match self {
+            Self::Json => return error.into_response(),
+            Self::Query => xml::error(&error, request),
+            Self::QueryInJson => query_json::error(&error, request),
+        };
+        let media_type = [(CONTENT_TYPE, self.media_type())];
+        (error.status(), media_type, text).into_response()
     }
 }
 
@@ -214,7 +282,7 @@ async fn handle_queue(state: State<Arc<Service>>, request: Request) -> Response 
     let path = request.uri().path();
     let account = path.split('/').nth(1).unwrap_or_default();
     let is_account = account.len() == ACCOUNT.len() && account.bytes().all(|b| b.is_ascii_digit());
-    let is_request = request.headers().contains_key(ACTION) || query::names_action(request.uri());
+    let is_request = request.headers().contains_key(ACTION) || names_action(request.uri());
     if is_account || is_request {
         return handle(state, request).await;
     }
@@ -263,10 +331,7 @@ async fn answer(
             // Its memory counts as that of a pull.
             return Ok(response);
         }
-        let response = match protocol {
-            Protocol::Json => response,
-            Protocol::Query => xml::translate(&action, response, id).await?,
-        };
+        let response = protocol.translate(&action, response, id).await?;
         Ok(service.counts.unread().try_hold(client, response).await?)
     };
     let answer: Result<Response, SqsError> = answer.await;
@@ -274,10 +339,7 @@ async fn answer(
         let code = answer.as_ref().err().map_or("ok", SqsError::code);
         metrics.sqs_request(known(&action), code);
     }
-    answer.unwrap_or_else(|error| match protocol {
-        Protocol::Json => error.into_response(),
-        Protocol::Query => xml::error(error.status(), &error, id),
-    })
+    answer.unwrap_or_else(|error| protocol.error(error, id))
 }
 
 /// The body of a request, with its share of the memory for bodies.
@@ -323,7 +385,7 @@ async fn admit<'a>(
         authorization.verify(token, method, uri, &parts.headers, &hash)?;
         tracing::Span::current().record("token", token.name());
     }
-    if protocol == Protocol::Query {
+    if protocol.is_query() {
         bytes = read_form(&parts, bytes, action)?;
     }
     if let Some(token) = token {
@@ -365,7 +427,7 @@ fn check_headers(headers: &HeaderMap, protocol: Protocol) -> Result<(), SqsError
 fn max_body(protocol: Protocol, action: &str) -> usize {
     let known = ACTIONS.iter().find(|(name, ..)| *name == action);
     match protocol {
-        Protocol::Query if action.is_empty() => MAX_SENT,
+        _ if protocol.is_query() && action.is_empty() => MAX_SENT,
         _ => known.map_or(MAX_BODY, |(_, _, max_body)| *max_body),
     }
 }

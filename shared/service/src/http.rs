@@ -33,7 +33,7 @@ pub use description::{
     header_name, with_description,
 };
 pub use fields::{Query, read_fields, read_fields_over, read_object};
-pub use guard::{SQS_ROUTES, check_coding, unknown_route};
+pub use guard::{SQS_ROUTES, check_coding, names_action, unknown_route};
 #[cfg(feature = "http2")]
 pub use http2::{admit_connection, serve_http2};
 pub use problem::{Problem, ProblemCode};

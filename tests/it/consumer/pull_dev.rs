@@ -99,3 +99,36 @@ async fn a_topic_that_is_removed_in_development_mode_is_not_printed_any_more() {
     created.await.expect(201);
     printers(&api, 2).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_development_mode_an_action_at_the_address_of_the_dashboard_is_one_of_sqs() {
+    let server = Server::start();
+    let (_dev, api) = dev(&server).await;
+    for (path, site, status, media_type, part) in [
+        ("/", "cross-site", 200, "text/html", "<!DOCTYPE html>"),
+        ("/?Actions=1", "none", 200, "text/html", "<!DOCTYPE html>"),
+        (
+            "/?Action=ListQueues",
+            "none",
+            200,
+            "text/xml",
+            "<ListQueuesResponse",
+        ),
+        (
+            "/?Action=ListQueues",
+            "cross-site",
+            403,
+            "application/problem+json",
+            "cross_site",
+        ),
+    ] {
+        let request = api.request(Method::GET, path);
+        let answer = request.header("sec-fetch-site", site).send().await;
+        let answer = answer.expect("an answer");
+        assert_eq!(answer.status(), status, "{path} {site}");
+        let given = answer.headers()["content-type"].to_str().expect("ASCII");
+        assert!(given.starts_with(media_type), "{path} {site}: {given}");
+        let text = answer.text().await.expect("a text");
+        assert!(text.contains(part), "{path} {site}: {text}");
+    }
+}

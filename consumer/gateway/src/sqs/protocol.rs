@@ -176,6 +176,22 @@ impl SqsError {
         self.kind.status().is_client_error()
     }
 
+    /// Returns the side that made the mistake.
+    pub(super) fn fault(&self) -> &'static str {
+        match self.is_of_sender() {
+            true => "Sender",
+            false => "Receiver",
+        }
+    }
+
+    /// Returns the message in the older protocol.
+    pub(super) fn message_of_query(&self) -> &str {
+        match self.kind {
+            Kind::QueueDoesNotExist => "The specified queue does not exist for this wsdl version.",
+            _ => &self.message,
+        }
+    }
+
     /// Returns the error as the answer to an entry of a batch.
     pub(super) fn of_entry<'a>(&'a self, id: &'a str) -> FailedEntry<'a> {
         FailedEntry {
@@ -205,11 +221,7 @@ pub(super) struct FailedEntry<'a> {
 impl IntoResponse for SqsError {
     fn into_response(self) -> Response {
         let (shape, code) = self.kind.names();
-        let fault = if self.is_of_sender() {
-            "Sender"
-        } else {
-            "Receiver"
-        };
+        let fault = self.fault();
         let body = json!({ "__type": shape, "message": self.message });
         let mut response = respond(self.kind.status(), &body);
         let query = HeaderValue::try_from(format!("{code};{fault}")).expect("visible ASCII");

@@ -62,12 +62,6 @@ pub(super) struct Form {
     table: Table,
 }
 
-/// Returns true if the query of a URL names an action.
-pub(super) fn names_action(uri: &Uri) -> bool {
-    let query = uri.query().unwrap_or_default();
-    query.split('&').any(|pair| pair.starts_with("Action="))
-}
-
 fn malformed(why: &str) -> SqsError {
     SqsError::new(Kind::MalformedQueryString, format!("{why}."))
 }

@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 
 use super::attributes::{self, Attribute, Attributes, md5_of, md5_of_attributes};
 use super::message_id::message_id;
-use super::protocol::{MEDIA_TYPE, SqsError, ok, or_default};
+use super::protocol::{SqsError, ok, or_default};
 use super::queue_attributes::{FIFO, MAX_TIMEOUT};
 use super::send::{
     DEDUPLICATION, GROUP, HASHED, SENDER, SENT, TRACE, TRACE_ATTRIBUTE, check_choice,
     sequence_numbers,
 };
 use super::settle::RELEASED;
-use super::{Call, Protocol, xml};
+use super::{Call, Protocol};
 use crate::answer::Answer;
 use crate::handed::Pulled;
 use crate::pull::{MIN_LEASE, PullOptions, Taken, take};
@@ -142,10 +142,8 @@ pub(super) async fn receive(call: &Call<'_>, request: Receive) -> Result<Respons
     .await?;
     let is_xml = call.protocol == Protocol::Query;
     let Some(Taken { mut pulled, handed }) = taken else {
-        return match is_xml {
-            true => xml::translate(ACTION, ok(&json!({})), call.id).await,
-            false => Ok(ok(&json!({}))),
-        };
+        let protocol = call.protocol;
+        return protocol.translate(ACTION, ok(&json!({})), call.id).await;
     };
     if queue.is_fifo() {
         gather(&mut pulled);
@@ -186,12 +184,13 @@ pub(super) async fn receive(call: &Call<'_>, request: Receive) -> Result<Respons
     });
     let messages = messages.collect();
     let messages = Messages { messages };
-    match is_xml {
+    let media_type = call.protocol.media_type();
+    match call.protocol.is_query() {
         true => {
-            let render = |result: &Value| xml::render(ACTION, result, call.id);
-            Ok(Answer::text(&messages, render, xml::MEDIA_TYPE, handed)?)
+            let render = |result: &Value| call.protocol.render(ACTION, result, call.id);
+            Ok(Answer::text(&messages, render, media_type, handed)?)
         }
-        false => Ok(Answer::json(&messages, MEDIA_TYPE, handed)?),
+        false => Ok(Answer::json(&messages, media_type, handed)?),
     }
 }
 

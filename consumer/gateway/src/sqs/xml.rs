@@ -2,20 +2,16 @@
 
 use std::fmt::Write;
 
-use axum::body::{Body, to_bytes};
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
 
-use super::protocol::{Kind, SqsError};
+use super::protocol::SqsError;
 
 /// The media type of answers.
 pub(super) const MEDIA_TYPE: &str = "text/xml";
 const NAMESPACE: &str = "http://queue.amazonaws.com/doc/2012-11-05/";
 
 /// The actions whose answers have no result.
-const WITHOUT_RESULT: [&str; 9] = [
+pub(super) const WITHOUT_RESULT: [&str; 9] = [
     "AddPermission",
     "ChangeMessageVisibility",
     "DeleteMessage",
@@ -127,49 +123,17 @@ fn escape(text: &mut String, value: &str) {
     }
 }
 
-/// Turns an answer of the newer protocol into one of the older protocol.
-pub(super) async fn translate(
-    action: &str,
-    response: Response,
-    request: &str,
-) -> Result<Response, SqsError> {
-    let (mut parts, body) = response.into_parts();
-    let failed = |error: &dyn std::fmt::Display| {
-        tracing::error!(%error, action, "cannot write an answer in XML");
-        SqsError::new(Kind::InternalFailure, "The answer cannot be written.")
-    };
-    // It is in memory.
-    let json = to_bytes(body, usize::MAX)
-        .await
-        .map_err(|error| failed(&error))?;
-    let result: Value = serde_json::from_slice(&json).map_err(|error| failed(&error))?;
-    parts
-        .headers
-        .insert(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
-    let text = render(action, &result, request);
-    Ok(Response::from_parts(parts, Body::from(text)))
-}
-
 /// Returns an error.
-pub(super) fn error(status: StatusCode, error: &SqsError, request: &str) -> Response {
-    let fault = if error.is_of_sender() {
-        "Sender"
-    } else {
-        "Receiver"
-    };
-    let message = match error.kind {
-        Kind::QueueDoesNotExist => "The specified queue does not exist for this wsdl version.",
-        _ => &error.message,
-    };
+pub(super) fn error(error: &SqsError, request: &str) -> String {
     let mut text = format!("<?xml version=\"1.0\"?>\n<ErrorResponse xmlns=\"{NAMESPACE}\"><Error>");
-    write_text(&mut text, "Type", fault);
+    write_text(&mut text, "Type", error.fault());
     write_text(&mut text, "Code", error.code());
-    write_text(&mut text, "Message", message);
+    write_text(&mut text, "Message", error.message_of_query());
     put(
         &mut text,
         format_args!("<Detail/></Error><RequestId>{request}</RequestId></ErrorResponse>\n"),
     );
-    (status, [(CONTENT_TYPE, MEDIA_TYPE)], text).into_response()
+    text
 }
 
 #[cfg(test)]
@@ -214,12 +178,9 @@ mod tests {
         assert!(!render("DeleteMessage", &json!({}), "r").contains("Result"));
     }
 
-    #[tokio::test]
-    async fn an_error_has_the_code_and_the_words_of_the_older_protocol() {
-        let response = error(StatusCode::BAD_REQUEST, &SqsError::no_queue(), "r");
-        assert_eq!(response.headers()[CONTENT_TYPE], MEDIA_TYPE);
-        let body = to_bytes(response.into_body(), 1000).await.unwrap();
-        let body = str::from_utf8(&body).unwrap();
+    #[test]
+    fn an_error_has_the_code_and_the_words_of_the_older_protocol() {
+        let body = error(&SqsError::no_queue(), "r");
         let expected = "<Type>Sender</Type><Code>AWS.SimpleQueueService.NonExistentQueue</Code>\
             <Message>The specified queue does not exist for this wsdl version.</Message>";
         assert!(body.contains(expected), "{body}");

@@ -17,6 +17,7 @@ use axum::http::header::{HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, HeaderValue, Method};
 
 use super::auth::TokenSet;
+use super::guard::{SQS_ROUTES, names_action};
 use super::ops;
 use super::problem::{Problem, ProblemCode};
 use super::tls;
@@ -155,8 +156,7 @@ impl CrossSite {
                 "host not allowed: without tokens, Host must be localhost, an IP address, a name without a dot, or one of \
                  auth.allowed_hosts",
             )
-        } else if is_guarded(request.method(), route) && !self.is_own_page(headers, target.or(host))
-        {
+        } else if is_guarded(request, route) && !self.is_own_page(headers, target.or(host)) {
             Problem::new(
                 ProblemCode::CrossSite,
                 "pages of other origins may not use this route; see auth.allowed_origins",
@@ -225,10 +225,13 @@ impl CrossSite {
 const EXAMINATION: &str = "/v1/topics/{topic}/doctor";
 
 /// Returns whether a request may change or start something.
-fn is_guarded(method: &Method, route: &str) -> bool {
-    match *method {
+fn is_guarded(request: &Request, route: &str) -> bool {
+    match *request.method() {
         Method::OPTIONS => false,
-        Method::GET | Method::HEAD => route == EXAMINATION,
+        // An action of SQS makes a change with any method.
+        Method::GET | Method::HEAD => {
+            route == EXAMINATION || SQS_ROUTES.contains(&route) && names_action(request.uri())
+        }
         _ => true,
     }
 }
@@ -480,6 +483,30 @@ mod tests {
         }
         let scripted = [host, ("origin", "http://evil.example")];
         assert_eq!(judged(Method::GET, examination, &scripted), refused);
+    }
+
+    #[test]
+    fn an_action_of_sqs_makes_a_change_with_any_method() {
+        let rule = CrossSite::default();
+        let judged = |target: &str, site: &str| {
+            let request = Request::get(target).header("host", "localhost:7812");
+            let request = request.header("sec-fetch-site", site);
+            let request = request.body(Body::empty()).unwrap();
+            let route = match target.split('?').next() {
+                Some("/") => "/",
+                _ => "/{account}/{queue}",
+            };
+            rule.refusal(&request, route).is_some()
+        };
+        for target in [
+            "/?Action=DeleteQueue&QueueUrl=q",
+            "/1/q?x=y&Action=PurgeQueue",
+        ] {
+            assert!(judged(target, "cross-site"), "{target}");
+            assert!(!judged(target, "none"), "{target}");
+        }
+        // The dashboard.
+        assert!(!judged("/?query=Action", "cross-site"));
     }
 
     #[test]

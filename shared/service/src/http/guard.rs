@@ -35,6 +35,12 @@ const MAX_DETAIL: usize = 8 * 1024;
 /// The routes of SQS clients. Their handler calls [`check_coding`] itself, because errors of SQS have another format.
 pub const SQS_ROUTES: [&str; 3] = ["/", "/{account}/{queue}", "/{account}/{queue}/"];
 
+/// Returns true if the query of a URL names an action of SQS.
+pub fn names_action(uri: &Uri) -> bool {
+    let query = uri.query().unwrap_or_default();
+    query.split('&').any(|pair| pair.starts_with("Action="))
+}
+
 /// The route label of requests that match no route: paths sent by strangers never become labels.
 const NO_ROUTE: &str = "none";
 

@@ -180,3 +180,52 @@ async fn a_form_is_signed_and_its_action_needs_its_scope() {
     );
     assert_eq!(site.stats("t").await["stored"], 2);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_accepts_json_gets_it() {
+    let site = site("[topics.t]").await;
+    let api = site.api(0);
+    let get = async |path: &str| {
+        let request = api.request(Method::GET, path);
+        let request = request.header("accept", "application/json");
+        let answer = request.send().await.expect("an answer");
+        assert_eq!(answer.headers()["content-type"], "application/json");
+        let status = answer.status().as_u16();
+        let body: Value = answer.json().await.expect("JSON");
+        (status, body)
+    };
+    // The gateway learns of the topic within seconds.
+    eventually(SOON, async || {
+        let (status, list) = get("/?Action=ListQueues").await;
+        assert_eq!(status, 200);
+        let list = &list["ListQueuesResponse"];
+        assert!(list["ResponseMetadata"]["RequestId"].is_string(), "{list}");
+        match list["ListQueuesResult"]["queueUrls"].as_array() {
+            Some(urls) if urls.len() == 1 => Ok(()),
+            _ => Err(list.clone()),
+        }
+    })
+    .await;
+    let (_, sent) = get("/000000000000/t?Action=SendMessage&MessageBody=x").await;
+    let path = "/000000000000/t?Action=ReceiveMessage&WaitTimeSeconds=20&AttributeName.1=SenderId";
+    let (_, received) = get(path).await;
+    let message = &received["ReceiveMessageResponse"]["ReceiveMessageResult"]["messages"][0];
+    assert_eq!(
+        message["MessageId"],
+        sent["SendMessageResponse"]["SendMessageResult"]["MessageId"]
+    );
+    let sender = json!([{"Name": "SenderId", "Value": "anonymous"}]);
+    assert_eq!(message["Attributes"], sender);
+    let (_, nothing) = get("/000000000000/t?Action=ReceiveMessage").await;
+    assert!(nothing["ReceiveMessageResponse"].is_object(), "{nothing}");
+    let handle = message["ReceiptHandle"].as_str().expect("a handle");
+    let path = format!("/000000000000/t?Action=DeleteMessage&ReceiptHandle={handle}");
+    let (_, deleted) = get(&path).await;
+    let members = deleted["DeleteMessageResponse"].as_object();
+    assert_eq!(members.map(serde_json::Map::len), Some(1), "{deleted}");
+    let (status, refused) = get("/000000000000/t?Action=ListQueues").await;
+    assert_eq!(
+        (status, &refused["Error"]["Code"]),
+        (400, &json!("InvalidAction"))
+    );
+}
