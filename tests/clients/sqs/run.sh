@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs unmodified SQS clients against `lisa-manager dev`: boto3, the AWS SDK for JavaScript, and a Celery worker. With the
-# argument `moto`, runs the tests of boto3 against moto_server instead, which shows that they test SQS.
+# Runs unmodified SQS clients against `lisa-manager dev`: boto3, aiobotocore, the AWS SDK for JavaScript, sqs-consumer with
+# sqs-producer, and workers of Celery and Dramatiq. With the argument `moto`, runs the tests of boto3 against moto_server instead,
+# which shows that they test SQS.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 
@@ -57,10 +58,21 @@ wait_for "$SQS_ENDPOINT/readyz"
 echo '== boto3'
 PYTHONDONTWRITEBYTECODE=1 "$tools/bin/python" -m pytest -q -p no:cacheprovider "$sources/test_sqs.py"
 
+# As programs find an endpoint without a change.
+export AWS_ENDPOINT_URL_SQS=$SQS_ENDPOINT AWS_ACCESS_KEY_ID=$SQS_KEY AWS_SECRET_ACCESS_KEY=$SQS_SECRET
+export AWS_REGION=eu-central-1 AWS_DEFAULT_REGION=eu-central-1
+
+echo '== aiobotocore'
+"$tools/bin/python" "$sources/aio.py" from-aio
+
 echo '== JavaScript'
-cp "$sources"/{client.js,package.json} .
+cp "$sources"/{client.js,consumer.js,package.json} .
 ln -s "$tools/node_modules" node_modules
 NODE_NO_WARNINGS=1 node client.js "$SQS_ENDPOINT" from-node
+NODE_NO_WARNINGS=1 node consumer.js "$SQS_ENDPOINT/000000000000/from-node"
+
+echo '== Dramatiq'
+"$tools/bin/python" "$sources/dramatiq_app.py"
 
 echo '== Celery'
 cp "$sources/celery_app.py" .
