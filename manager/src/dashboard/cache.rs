@@ -209,27 +209,37 @@ impl<K: Hash + Eq, T> CachedBy<K, T> {
 #[derive(Debug)]
 pub(super) struct PartsOf<K, T> {
     most: usize,
-    all: SyncMutex<(Option<Arc<T>>, HashMap<K, Arc<T>>)>,
+    kept: SyncMutex<Parts<K, T>>,
+}
+
+#[derive(Debug)]
+struct Parts<K, T> {
+    /// The reading of which these are parts.
+    whole: Option<Arc<T>>,
+    by_key: HashMap<K, Arc<T>>,
 }
 
 impl<K: Hash + Eq, T> PartsOf<K, T> {
     pub(super) fn new(most: usize) -> Self {
         Self {
             most,
-            all: SyncMutex::default(),
+            kept: SyncMutex::new(Parts {
+                whole: None,
+                by_key: HashMap::new(),
+            }),
         }
     }
 
     /// Returns the part of a key. Forgets all others if there are too many, and those of an older reading.
     pub(super) fn of(&self, reading: &Arc<T>, key: K, make: impl FnOnce(&T) -> T) -> Arc<T> {
-        let mut all = self.all.lock();
-        let (whole, parts) = &mut *all;
+        let mut kept = self.kept.lock();
+        let Parts { whole, by_key } = &mut *kept;
         let is_same = whole.as_ref().is_some_and(|of| Arc::ptr_eq(of, reading));
-        if !is_same || (parts.len() >= self.most && !parts.contains_key(&key)) {
-            parts.clear();
+        if !is_same || (by_key.len() >= self.most && !by_key.contains_key(&key)) {
+            by_key.clear();
             *whole = Some(reading.clone());
         }
-        let part = parts.entry(key);
+        let part = by_key.entry(key);
         part.or_insert_with(|| Arc::new(make(reading))).clone()
     }
 }
@@ -358,7 +368,7 @@ mod tests {
         for key in 0..100 {
             part(&two, key);
         }
-        assert!(parts.all.lock().1.len() <= 2);
+        assert!(parts.kept.lock().by_key.len() <= 2);
     }
 
     #[test]

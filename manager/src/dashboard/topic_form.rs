@@ -170,8 +170,10 @@ mod tests {
     use super::*;
 
     fn form(text: &str) -> Form {
-        let mut defaults = TopicSettings::default();
-        defaults.lease = Duration::from_secs(45);
+        let mut defaults = TopicSettings {
+            lease: Duration::from_secs(45),
+            ..TopicSettings::default()
+        };
         defaults.garbage.max_age = Duration::from_hours(1);
         let Ok(Json::Object(defaults)) = serde_json::to_value(&defaults) else {
             unreachable!()
