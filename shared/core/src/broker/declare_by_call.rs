@@ -24,6 +24,8 @@ use crate::topic::{Extent, MAX_TOPICS, Topic, TopicQuota, TopicSettings};
 const MAX_CLAIMS: usize = 1000;
 /// The time after which a claim is taken for one of a process that has stopped: much longer than its call can take.
 const CLAIM_LASTS: Duration = Duration::from_secs(60);
+/// The bytes of a tombstone in `max_bytes`, twice for that of a merged id, as in the send script.
+const TOMB_BYTES: u64 = 128;
 /// The tries of a call, if other topics are being changed at the same time, and the pause between them, multiplied by their number.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(5);
@@ -184,7 +186,7 @@ impl ByCall {
                 Some(claim) => claim,
                 None => return Ok(None),
             },
-            None if before.is_none() => match self.claim(None).await? {
+            None if before.is_none() => match self.claim(self.settings.extent(), None).await? {
                 Some(id) => Some(id),
                 None => return Ok(None),
             },
@@ -218,7 +220,7 @@ impl ByCall {
         }
     }
 
-    /// Claims the topic's part of a quota, if it grows. Returns `None` if other topics have changed in the meantime.
+    /// Claims the topic's part of a quota, if it changes. Returns `None` if other topics have changed in the meantime.
     async fn claim_part(
         &mut self,
         quota: &TopicQuota,
@@ -244,8 +246,12 @@ impl ByCall {
         }
         let after = self.settings.extent();
         let before = before.map(|before| before.settings().extent());
-        if !quota.grows(before, after) {
+        // A limit that is lowered counts until the new one is in force on all shards.
+        let larger = before.map_or(after, |before| before.or_larger(after));
+        if before == Some(after) {
             return Ok(Some(None));
+        } else if !quota.grows(before, after) {
+            return Ok(self.claim(larger, None).await?.map(Some));
         }
         let Some(others) = self.others(quota).await? else {
             return Ok(None);
@@ -255,17 +261,21 @@ impl ByCall {
             topic: self.topic.clone(),
             over,
         })?;
-        Ok(self.claim(Some(others.version)).await?.map(Some))
+        Ok(self.claim(larger, Some(others.version)).await?.map(Some))
     }
 
-    /// Claims the limits of the topic, with a quota at the version of the registry that was seen. Returns `None` if it is at another
+    /// Claims limits for the topic, if the registry is at the version that was seen, if any. Returns `None` if it is at another
     /// version.
-    async fn claim(&self, seen: Option<u64>) -> Result<Option<MessageId>, BrokerError> {
+    async fn claim(
+        &self,
+        extent: Extent,
+        seen: Option<u64>,
+    ) -> Result<Option<MessageId>, BrokerError> {
         let id = MessageId::generate();
         let call = ClaimTopic {
             id: id.as_str(),
             topic: &self.topic,
-            extent: self.settings.extent(),
+            extent,
             seen,
             most: MAX_TOPICS,
             most_claims: MAX_CLAIMS,
@@ -302,11 +312,7 @@ impl ByCall {
             .map(|(topic, entry)| async move {
                 let known = broker.known(topic);
                 let known = known.filter(|known| known.epoch() == entry.epoch);
-                let extent = match known {
-                    Some(known) => Ok(Some(known.settings().extent())),
-                    None => broker.extent_of(topic).await,
-                };
-                (topic, extent)
+                (topic, broker.extent_of(topic, known).await)
             })
             .collect();
         let mut extents = BTreeMap::new();
@@ -326,21 +332,66 @@ impl ByCall {
 }
 
 impl Broker {
-    /// Returns what a registered topic may hold; `None` if it was removed. One that cannot be read counts as if it had no limit.
-    async fn extent_of(&self, topic: &Topic) -> Result<Option<Extent>, BrokerError> {
-        match self.load_within_reach(topic).await {
-            Ok(Some(there)) => Ok(Some(there.settings().extent())),
-            Ok(None) => Ok(Some(Extent::default())),
-            Err(BrokerError::UnknownTopic(_)) => Ok(None),
+    /// Returns what a registered topic may hold, and at least what it holds; `None` if it was removed. One that cannot be read counts as
+    /// if it had no limit.
+    async fn extent_of(
+        &self,
+        topic: &Topic,
+        known: Option<Arc<TopicHandle>>,
+    ) -> Result<Option<Extent>, BrokerError> {
+        let there = match known {
+            Some(known) => Ok(Some(known)),
+            None => self.load_within_reach(topic).await,
+        };
+        let extent = match there {
+            Ok(Some(there)) => self.extent_in_use(&there).await,
+            Ok(None) => Ok(Extent::default()),
+            Err(error) => Err(error),
+        };
+        match extent {
+            Ok(extent) => Ok(Some(extent)),
+            Err(BrokerError::UnknownTopic(_) | BrokerError::ShardGone { .. }) => Ok(None),
             Err(error) if error.is_of_one_topic() => Ok(Some(Extent::default())),
             Err(error) => Err(error),
         }
+    }
+
+    /// Returns what a topic may hold. If its limit was lowered, it may hold more than that for a time.
+    async fn extent_in_use(&self, topic: &TopicHandle) -> Result<Extent, BrokerError> {
+        let limits = topic.settings().extent();
+        let has_limit = limits.messages.is_some() || limits.bytes.is_some();
+        // At its first epoch, nothing was lowered.
+        if topic.epoch() == 1 || !has_limit {
+            return Ok(limits);
+        }
+        let (mut messages, mut bytes) = (0, 0);
+        for shard in topic.shards() {
+            let keys = topic.keys(shard)?;
+            let asked = vec![
+                command("HLEN", &keys.payload),
+                command("HGET", &keys.stats).arg("bytes"),
+                command("ZCARD", &keys.tomb),
+                command("HLEN", &keys.into),
+            ];
+            let server = self.inner.connection.at(&keys.conf);
+            let counts = self.ask_all::<Option<u64>>(&server, asked).await?;
+            let of = |index: usize| counts.get(index).copied().flatten().unwrap_or_default();
+            messages += of(0);
+            bytes += of(1) + (of(2) + of(3)) * TOMB_BYTES;
+        }
+        Ok(limits.at_least(messages, bytes))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tombstone_counts_as_in_the_send_script() {
+        let script = include_str!("../scripts/hot/send.lua");
+        assert!(script.contains(&format!("local TOMB_BYTES = {TOMB_BYTES}\n")));
+    }
 
     #[test]
     fn a_claim_is_read_as_the_script_writes_it() {

@@ -270,6 +270,15 @@ impl TopicSettings {
 }
 
 impl Extent {
+    /// Raises the limits that there are to what is held.
+    #[must_use]
+    pub fn at_least(self, messages: u64, bytes: u64) -> Self {
+        Self {
+            messages: self.messages.map(|limit| limit.max(messages)),
+            bytes: self.bytes.map(|limit| limit.max(bytes)),
+        }
+    }
+
     /// Returns the larger of both in each respect. No limit is the largest.
     #[must_use]
     pub fn or_larger(self, other: Self) -> Self {
@@ -423,6 +432,9 @@ mod tests {
         assert!(quota.grows(Some(unlimited), messages(34)));
         assert_eq!(messages(5).or_larger(messages(4)), messages(5));
         assert_eq!(messages(5).or_larger(unlimited), unlimited);
+        assert_eq!(messages(5).at_least(7, 9), messages(7));
+        assert_eq!(messages(5).at_least(4, 9), messages(5));
+        assert_eq!(unlimited.at_least(7, 9), unlimited);
         let huge = quota.check(None, messages(u64::MAX), &[messages(u64::MAX)]);
         assert!(huge.is_err());
     }

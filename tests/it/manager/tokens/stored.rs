@@ -201,6 +201,44 @@ async fn of_two_topics_at_the_same_time_only_one_is_created_and_conditions_hold(
     served.end().await;
 }
 
+/// Otherwise, a team could fill a topic, lower its limit, and fill the next one.
+#[tokio::test]
+async fn a_topic_whose_limit_was_lowered_counts_what_it_holds() {
+    let server = Server::start();
+    let quota = json!({ "max_topics": 3, "max_messages": 30, "max_bytes": "30KiB" });
+    let (served, team) = with_quota(&server, "lowered", quota).await;
+    let of = |messages: u64, bytes: u64| json!({ "max_messages": messages, "max_bytes": bytes });
+    assert_eq!(limit(&team, "shop-b", of(20, 20_000), 201).await, 20);
+    for number in 0..20 {
+        let id = format!("m{number}");
+        let headers = [("Lisa-Delay", "1h"), ("Lisa-Id", &*id)];
+        team.send("shop-b", "x".repeat(500), &headers)
+            .await
+            .expect(202);
+    }
+    assert_eq!(limit(&team, "shop-b", of(1, 1), 200).await, 1);
+    // The file's topic has a third.
+    let over = refused(&team, "mail", of(1, 1)).await;
+    assert!(
+        over.contains("max_messages is 30, of which its other topics (2) have 30"),
+        "{over}"
+    );
+    for number in 0..20 {
+        let path = format!("/v1/topics/shop-b/messages/m{number}");
+        team.call(Method::DELETE, &path, &Value::Null)
+            .await
+            .expect(200);
+    }
+    // Tombstones count as bytes: 20 × 128.
+    let over = refused(&team, "mail", of(19, 18_000)).await;
+    assert!(
+        over.contains("max_bytes is 30KiB") && over.contains("have 12800B"),
+        "{over}"
+    );
+    assert_eq!(limit(&team, "mail", of(19, 17_000), 201).await, 19);
+    served.end().await;
+}
+
 #[tokio::test]
 async fn the_quota_of_a_stored_token_is_shown_and_needs_topics() {
     let server = Server::start();

@@ -6,7 +6,7 @@
 -- ARGV[1] id            text    of the claim, which no other has
 -- ARGV[2] topic         name
 -- ARGV[3] limits        text    "<messages> <bytes>", each a number, or - for no limit
--- ARGV[4] seen          count   the registry's version for which the caller has summed up the topics; empty without a quota
+-- ARGV[4] seen          count   the registry's version for which the caller has summed up the topics; empty if it has not
 -- ARGV[5] most          count   the largest number of topics
 -- ARGV[6] most_claims   count   the largest number of claims
 --
@@ -45,8 +45,6 @@ if redis.call('HEXISTS', TOPICS, topic) == 0 then
   end
 end
 redis.call('HSET', TOPIC_CLAIMS, id, whole(clock(0)) .. ' ' .. topic .. ' ' .. limits)
-if seen then
-  -- Nobody else adds a claim to the sum that the caller has seen.
-  redis.call('HINCRBY', TOPICS, ':version', 1)
-end
+-- Nobody else claims anything beside a sum that lacks this claim.
+redis.call('HINCRBY', TOPICS, ':version', 1)
 return {'claimed'}

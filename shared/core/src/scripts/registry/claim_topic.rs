@@ -9,7 +9,7 @@ pub(crate) struct ClaimTopic<'a> {
     pub(crate) id: &'a str,
     pub(crate) topic: &'a Topic,
     pub(crate) extent: Extent,
-    /// The registry's version for which the caller has summed up the topics; `None` without a quota.
+    /// The registry's version for which the caller has summed up the topics; `None` if it has not.
     pub(crate) seen: Option<u64>,
     /// The largest number of topics.
     pub(crate) most: usize,
