@@ -4,7 +4,7 @@ use super::Victim;
 use super::teams::{Teams, tables};
 use lisa_manager::testing::dashboard_paths;
 use lisa_tests::sqs::hex;
-use lisa_tests::{Api, Binary};
+use lisa_tests::{Api, Binary, SOON, eventually};
 use reqwest::header::SET_COOKIE;
 use reqwest::{Client, Method, redirect};
 use serde_json::{Value, json};
@@ -258,8 +258,14 @@ async fn no_page_shows_or_changes_what_is_of_another_team() {
         let own = site.ask(Method::GET, path, &shop, "", &[]).await;
         assert!(path == "/forecast" || own.text.contains("shop-a"), "{path}");
     }
-    let all = site.ask(Method::GET, "/", &boss, "", &[]).await;
-    assert!(all.text.contains(MANY_SHOWN), "{all:?}");
+    eventually(SOON, async || {
+        let all = site.ask(Method::GET, "/", &boss, "", &[]).await;
+        match all.text.contains(MANY_SHOWN) {
+            true => Ok(()),
+            false => Err(format!("{all:?}")),
+        }
+    })
+    .await;
     site.a_search_finds_what_the_viewer_reaches(&shop, &boss)
         .await;
     site.schedules_of_others_stay_theirs(&shop).await;

@@ -12,7 +12,7 @@ pub(super) const EACH_SECOND: &str = "* * * * * *";
 /// A manager as an operator runs it.
 pub(super) struct Manager {
     pub(super) process: Process,
-    api: Api,
+    pub(super) api: Api,
 }
 
 impl Manager {

@@ -7,8 +7,10 @@ use lisa_core::connect::ConnectOptions;
 use lisa_core::topic::TopicSettings;
 use lisa_producer::{NewMessage, Producer};
 use lisa_tests::relay::ms;
-use lisa_tests::{Aof, Binary, Cluster, eventually};
+use lisa_tests::{Aof, Cluster, eventually};
 use redis::cmd;
+use reqwest::Method;
+use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -17,18 +19,11 @@ use tokio::time::sleep;
 
 /// The topic that is removed, and its number of shards: each of the three masters has some.
 const BRIEF: &str = "brief";
-const SHARDS: &str = "shards=6";
+const SHARDS: u16 = 6;
 /// Messages that it has when the removal begins, so that it takes long enough to be interrupted.
 const STORED: usize = 6000;
 /// The keys of the registry that name topics.
 const REGISTRY: [&str; 2] = ["lisa:v1:{registry}:topics", "lisa:v1:{registry}:snapshot"];
-
-/// Runs a verb of an operator to its end.
-async fn verb(url: &str, words: &[&str]) {
-    let words = [words, &["--redis-url", url]].concat();
-    let done = Binary::Manager.with(words).run(SOON).await;
-    assert_eq!(done.code, Some(0), "{done:?}");
-}
 
 /// Sends messages, half of which are due at once, and counts those that are accepted.
 async fn keep_sending(producer: Producer, accepted: Arc<AtomicUsize>) {
@@ -40,13 +35,6 @@ async fn keep_sending(producer: Producer, accepted: Arc<AtomicUsize>) {
             Err(_) => sleep(ms(10)).await,
         }
     }
-}
-
-async fn is_being_removed(here: &Cluster) -> bool {
-    let conf = format!("lisa:v1:{{{BRIEF}:0}}:conf");
-    let master = here.master_of(here.slot_of(&conf).await).await;
-    let removed = cmd("HEXISTS").arg(conf).arg("removed").to_owned();
-    here.ask(master, &removed).await.unwrap()
 }
 
 /// Returns what is left of the topic on all masters, except the record of its removal, which expires.
@@ -89,11 +77,10 @@ async fn a_topic_in_use_is_removed_while_managers_die_and_leaves_nothing() {
     let mut others = Vec::new();
     let mut manager = manager_with_shards(&url, &mut others).await;
 
-    verb(
-        &url,
-        &["topics", "create", BRIEF, SHARDS, "groups=default,audit"],
-    )
-    .await;
+    let path = format!("/v1/topics/{BRIEF}");
+    let create = json!({ "shards": SHARDS, "groups": ["default", "audit"] });
+    let created = manager.api.call(Method::PUT, &path, &create);
+    created.await.expect(201);
     let broker = ConnectOptions::new(&url).unwrap().connect().await.unwrap();
     let producer = Producer::new(broker);
     let (accepted, mut senders) = (Arc::new(AtomicUsize::new(0)), JoinSet::new());
@@ -106,22 +93,14 @@ async fn a_topic_in_use_is_removed_while_managers_die_and_leaves_nothing() {
     })
     .await;
 
-    let request = ["topics", "remove", BRIEF, "--force", "--yes"];
-    // It waits until the topic is gone.
-    let removing = verb(&url, &request);
-    let killing = async {
-        eventually(SOON, async || match is_being_removed(&here).await {
-            true => Ok(()),
-            false => Err("the removal has not begun".to_owned()),
-        })
-        .await;
-        manager.process.kill9();
-        println!("{} keys left when a manager died", left(&here).await.len());
-        let mut next = Manager::start(&url).await;
-        sleep(ms(200)).await;
-        next.process.kill9();
-    };
-    tokio::join!(removing, killing);
+    let force = format!("{path}?how=force");
+    let removed = manager.api.call(Method::DELETE, &force, &json!({}));
+    removed.await.expect(202);
+    manager.process.kill9();
+    println!("{} keys left when a manager died", left(&here).await.len());
+    let mut next = Manager::start(&url).await;
+    sleep(ms(200)).await;
+    next.process.kill9();
 
     let gone = async || match &left(&here).await[..] {
         [] => Ok(()),
