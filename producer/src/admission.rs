@@ -1,7 +1,7 @@
 //! Bounds what each client of the HTTP interface has under way, so that one client's sends do not delay those of others.
 //!
-//! Redis executes calls in the order of their arrival. A client that sends without a bound would put seconds of work in front
-//! of every other send.
+//! Redis executes calls in the order of their arrival. Without a bound, one client could put seconds of work in front of every
+//! other send.
 
 #[cfg(feature = "http")]
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl Admission {
     }
 
     /// Waits until this many bytes of the client whose request is being answered may be sent. They count until the share is
-    /// dropped. Do not wait while holding a share.
+    /// dropped. Do not call it while holding a share.
     ///
     /// # Errors
     /// [`SendError::Busy`]: other sends of the client have taken too long.

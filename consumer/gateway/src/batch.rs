@@ -354,7 +354,8 @@ impl Verb {
 }
 
 fn busy() -> Problem {
-    let detail = "too many settlements of this client are under way; nothing was done";
+    let detail =
+        "too many settlements and extensions of this client are under way; nothing was done";
     Problem::new(ProblemCode::Unavailable, detail)
 }
 

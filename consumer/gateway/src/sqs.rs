@@ -2,7 +2,7 @@
 //!
 //! A queue is a topic, read through one group. A receipt handle is the token of a delivery. A request of the JSON protocol is
 //! `POST`, and names its action in the header `X-Amz-Target`. A request of the older query protocol has its parameters in a form or
-//! in the URL, and gets XML, or JSON if it accepts that; it is translated into one of the JSON protocol.
+//! in the URL, and gets XML, or JSON if the client accepts that; it is translated into one of the JSON protocol.
 
 mod attributes;
 mod changes;

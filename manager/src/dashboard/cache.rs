@@ -54,8 +54,8 @@ impl Queries {
         })
     }
 
-    /// Runs a read for all viewers in a slot and in time. It is not limited to what the viewer who comes first reaches: what is
-    /// shown of it is filtered for each viewer.
+    /// Runs a read for all viewers in a slot and in time. It is not limited to what the first viewer reaches: its result is
+    /// filtered for each viewer.
     async fn run_for_all<T, E: std::fmt::Display>(
         &self,
         read: impl Future<Output = Result<T, E>>,
@@ -230,7 +230,7 @@ impl<K: Hash + Eq, T> PartsOf<K, T> {
         }
     }
 
-    /// Returns the part of a key. Forgets all others if there are too many, and those of an older reading.
+    /// Returns the part of a key. Forgets the parts of an older reading, and all others if there are too many.
     pub(super) fn of(&self, reading: &Arc<T>, key: K, make: impl FnOnce(&T) -> T) -> Arc<T> {
         let mut kept = self.kept.lock();
         let Parts { whole, by_key } = &mut *kept;

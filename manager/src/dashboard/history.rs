@@ -119,7 +119,7 @@ pub(super) async fn read(
 }
 
 /// Reads the history of all topics together. `counts` are their newest counts. Returns `None` if it is off, if there are no
-/// counts, or if the viewer does not reach all topics: no history is recorded of some of them together.
+/// counts, or if the viewer does not reach all topics: no history of only some of them is recorded.
 pub(super) async fn read_of_all(
     dashboard: &Dashboard,
     counts: &Reading<NewestCounts>,

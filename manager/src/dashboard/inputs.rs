@@ -40,7 +40,7 @@ impl<'f> FormReader<'f> {
         }
     }
 
-    /// Reads fields that are left empty from an object, in tables as well.
+    /// Reads fields that are left empty from an object, also those in tables.
     pub(super) fn over(self, defaults: &'f Map<String, Json>) -> Self {
         Self {
             defaults: Some(defaults),
@@ -249,7 +249,7 @@ impl Inputs<'_> {
         })
     }
 
-    /// Returns boxes to check, each by the name of its field, its label and its meaning. `name` is that of all together.
+    /// Returns checkboxes, each from the name of its field, its label and its meaning. `name` is that of the whole set.
     pub(super) fn choices(&self, name: &str, all: &[(String, &str, &str)]) -> Markup {
         let id = format!("{}-{name}", self.prefix);
         let mistake = self.mistakes.get(name);

@@ -21,7 +21,7 @@ use super::{
 use crate::operations::tokens::RotationStep;
 
 /// The pages about several topics or schedules whose handlers leave out what the viewer does not reach. Any other page without a
-/// topic or a schedule in its path is refused if the viewer does not reach all topics, so a new one shows nothing until it is here.
+/// topic or a schedule in its path is refused if the viewer does not reach all topics, so a new page is refused until it is here.
 const FILTERED: [&str; 10] = [
     "/",
     "/find",

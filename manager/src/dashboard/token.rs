@@ -45,7 +45,7 @@ impl Dashboard {
     }
 }
 
-/// Returns the page of something that is done with a token.
+/// Puts a page below that of a token.
 fn below(page: Page, token: &str) -> Page {
     page.below("Tokens", "/tokens")
         .below(token, format!("/tokens/{}", part(token)))
@@ -81,7 +81,7 @@ fn render(context: &Context, view: &TokenView) -> Markup {
         div #token-state data-live {
             @if view.has_expired { p.banner.is-bad { (sign(Level::Bad)) span { "This token has expired: it is refused." } } }
             @if view.is_rotating { p.banner.is-warn { (sign(Level::Warn)) span { "Its previous secret is accepted as well. Finish the rotation once all clients have the new one, or cancel it to keep the previous one." } } }
-            @if view.hides_stored { p.banner.is-warn { (sign(Level::Warn)) span { "A stored token has the same name. It is not accepted, because the one of the configuration takes precedence. Remove removes the stored one." } } }
+            @if view.hides_stored { p.banner.is-warn { (sign(Level::Warn)) span { "A stored token has the same name. It is not accepted, because the one of the configuration takes precedence. To remove the stored one, use Remove." } } }
         }
         section aria-labelledby="definition-title" { h2 #definition-title { "Permissions" }
             dl #definition .pairs data-live {
@@ -97,7 +97,7 @@ fn render(context: &Context, view: &TokenView) -> Markup {
                 @if let Some(by) = &view.created_by { div { dt { "Created by" } dd { (visible(by)) } } }
                 @if let Some(version) = view.version { div { dt { "Version" } dd { (version) } } }
             }
-            @if view.declared_in_file { p.muted { "To change it, edit " code { "auth.tokens" } " in the configuration of all processes, and reload them." } }
+            @if view.declared_in_file { p.muted { "To change it, edit " code { "auth.tokens" } " in the configuration of all processes, and reload it." } }
         }
         (commands(context, view).render("token-commands"))
     }
@@ -150,7 +150,7 @@ pub(super) fn changed(context: &Context, token: &ChangedToken, what: &str) -> Re
     }
 }
 
-/// Returns the page with a generated secret. No later page has it, and no cache may keep this one, like all pages.
+/// Returns the page with a generated secret. No later page has it. As for all pages, no cache may keep it.
 fn with_secret(context: &Context, name: &str, secret: &str, what: &str) -> Page {
     let body = html! {
         section #secret .card role="status" aria-labelledby="secret-title" {
@@ -206,7 +206,7 @@ pub(super) async fn ask_rotation(
     Ok(below(ask.page(&context), name.as_str()))
 }
 
-/// Replaces the secret of a token, one step at a time, if it is the token that was asked about.
+/// Does a step of the rotation of a secret, if the token is at the version that was asked about.
 pub(super) async fn rotate(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
@@ -227,7 +227,7 @@ pub(super) async fn rotate(
     Ok(changed(&context, &rotate.await?, what))
 }
 
-/// Asks before a stored token is removed, also one whose record cannot be read, or that one of the configuration hides.
+/// Asks before a stored token is removed. Its record may be unreadable, or a token of the configuration may hide it.
 pub(super) async fn ask_removal(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
@@ -260,7 +260,7 @@ pub(super) async fn ask_removal(
     Ok(ask.page(&context).below("Tokens", "/tokens"))
 }
 
-/// Removes a stored token, if it is the one that was asked about.
+/// Removes a stored token, if it is at the version that was asked about.
 pub(super) async fn remove(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,

@@ -1,6 +1,6 @@
 //! The form that creates a token, or changes the permissions of one that was created at run time.
 //!
-//! A change names the version that it began with, so of two that begin with the same one, only one is stored.
+//! A change names the version that it began with, so that of two changes that begin with the same version, only one is stored.
 
 use axum::Extension;
 use axum::body::Body;

@@ -13,7 +13,7 @@ use super::text::{part, visible};
 use super::token::texts;
 use crate::operations::tokens::{DamagedToken, TokenList, TokenView, Tokens};
 
-/// The tokens of one page.
+/// The largest number of tokens on a page.
 const ROWS: usize = 50;
 /// The fields that have a column of their own.
 const COLUMNS: [&str; 2] = ["scopes", "expires"];
@@ -48,10 +48,10 @@ pub(super) async fn show(
     Ok(page.live_list(cursor.is_none()))
 }
 
-/// Says that no token counts until the configuration has one.
+/// Explains that no token counts until the configuration has one.
 fn open(context: &Context) -> Markup {
     let advice = html! {
-        p { "Every route is open. Add a token to the configuration of each process, and reload them. From then on, tokens can be created here:" }
+        p { "Every route is open. Tokens that are created here are accepted once the configuration of each process has one. Add it, and reload the configuration:" }
         pre tabindex="0" { "[[auth.tokens]]\nname = \"admin\"\nsha256 = \"…\"\nscopes = [\"read\", \"tokens\"]" }
         p { "See " a href=(context.link("/help")) { "the scopes of tokens" } "." }
     };
@@ -83,7 +83,7 @@ fn render(context: &Context, prefix: &str, is_first: bool, list: &TokenList) -> 
         }
         div #tokens data-live data-steady {
             (damaged(context, &list.damaged))
-            @if list.tokens.is_empty() && list.damaged.is_empty() { (empty("No tokens", html! { @if !prefix.is_empty() { p { "No name of a token begins with " strong { (visible(prefix)) } "." } } })) }
+            @if list.tokens.is_empty() && list.damaged.is_empty() { (empty("No tokens", html! { @if !prefix.is_empty() { p { "The name of no token begins with " strong { (visible(prefix)) } "." } } })) }
             @if !list.tokens.is_empty() { div.table-box { (table(context, &list.tokens)) } }
             nav.pages aria-label="Pages of tokens" {
                 @if !is_first { a href=(context.link(path(None))) { "First page" } }

@@ -19,7 +19,7 @@ use crate::operations::topics::put;
 
 /// The field with the name of the topic.
 const NAME: (&str, &str) = ("topic", "The name of the topic.");
-/// The settings that are not below "More settings".
+/// The settings that are shown first; the others are below "More settings".
 const FIRST: [&str; 5] = ["groups", "shards", "lease", "max_attempts", "max_messages"];
 
 /// A form that is shown.

@@ -1,6 +1,7 @@
 //! The calls of clients with a receipt handle whose visibility timeout has ended.
 //!
-//! In a standard queue, SQS accepts that as long as nobody has received the message since. In a FIFO queue, it does not.
+//! In a standard queue, they have an effect as long as no consumer has received the message since; SQS accepts them even then. In a
+//! FIFO queue, both refuse them.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ pub(super) struct Late<'a> {
 /// The state of its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Now {
-    /// The call has had its effect.
+    /// The call had its effect.
     Done,
     /// The group is done with the message.
     Gone,

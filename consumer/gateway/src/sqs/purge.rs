@@ -1,7 +1,7 @@
 //! `PurgeQueue`, which may continue after its response.
 //!
-//! It handles batches until nothing is left, and stops between batches at a shutdown. Repeating the call handles the rest. That of
-//! a FIFO queue also forgets the deduplication ids of messages that have ended.
+//! It handles batches until nothing is left, and stops between batches at a shutdown. Repeating the call handles the rest. A
+//! purge of a FIFO queue also forgets the deduplication ids of messages that have ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,7 @@ pub(super) async fn purge(call: &Call<'_>, request: Purge) -> Result<Response, S
     if result.is_err()
         && let Err(error) = broker.allow_purge(&queue.topic).await
     {
-        tracing::debug!(%error, "a purge that failed can be called again only after a minute");
+        tracing::debug!(%error, "cannot remove the note of a failed purge; the queue can be purged again after a minute");
     }
     result.map(|()| ok(&json!({})))
 }

@@ -1,4 +1,4 @@
-//! The answers of the older protocol of SQS in JSON: what those in XML have, for clients that accept JSON.
+//! The answers of the older protocol of SQS in JSON, for clients that accept it: the same content as in XML.
 
 use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
@@ -10,7 +10,7 @@ use super::xml;
 /// The media type of answers.
 pub(super) const MEDIA_TYPE: &str = "application/json";
 
-/// Returns true if a client names JSON, and not XML before it.
+/// Returns true if `Accept` names JSON, and not XML before it.
 pub(super) fn is_accepted(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT).into_iter();
     let texts = values.filter_map(|value| value.to_str().ok());

@@ -22,12 +22,13 @@ use crate::topic::{Extent, MAX_TOPICS, Topic, TopicQuota, TopicSettings};
 
 /// The largest number of claims at a time: each is of a call that is being answered.
 const MAX_CLAIMS: usize = 1000;
-/// The time after which a claim is taken for one of a process that has stopped: much longer than its call can take.
+/// The age from which a claim counts as that of a process that has stopped: much longer than its call can take.
 const CLAIM_LASTS: Duration = Duration::from_secs(60);
 /// The bytes of a tombstone in `max_bytes`, twice for that of a merged id, as in the send script.
 const TOMB_BYTES: u64 = 128;
-/// The tries of a call, if other topics are being changed at the same time, and the pause between them, multiplied by their number.
+/// The tries of a call, if other topics are being changed at the same time.
 const TRIES: u32 = 20;
+/// The pause after a try, multiplied by the number of tries so far.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A claim that is noted in the registry.
@@ -212,7 +213,7 @@ impl ByCall {
             && let Err(error) = self.broker.drop_claim(id.as_str()).await
         {
             let topic = &self.topic;
-            tracing::warn!(%topic, %error, "the claim of a topic remains for a minute");
+            tracing::warn!(%topic, %error, "cannot drop the claim of a topic; it counts for a minute");
         }
         match declared {
             Err(BrokerError::Epoch { .. }) if is_any => Ok(None),
@@ -332,8 +333,8 @@ impl ByCall {
 }
 
 impl Broker {
-    /// Returns what a registered topic may hold, and at least what it holds; `None` if it was removed. One that cannot be read counts as
-    /// if it had no limit.
+    /// Returns what a registered topic may hold, or what it holds if that is more; `None` if it was removed. One that cannot be read
+    /// counts as if it had no limit.
     async fn extent_of(
         &self,
         topic: &Topic,
@@ -356,7 +357,7 @@ impl Broker {
         }
     }
 
-    /// Returns what a topic may hold. If its limit was lowered, it may hold more than that for a time.
+    /// Returns what a topic may hold, or what it holds if that is more: for a time, after its limit was lowered.
     async fn extent_in_use(&self, topic: &TopicHandle) -> Result<Extent, BrokerError> {
         let limits = topic.settings().extent();
         let has_limit = limits.messages.is_some() || limits.bytes.is_some();

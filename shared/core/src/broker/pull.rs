@@ -118,7 +118,7 @@ impl Broker {
 
     /// Acknowledges a message whose delivery has ended without its consumer, unless the group has delivered it again since.
     ///
-    /// Only of a message whose id Lisa generated: an id that a caller chose can be that of another message by now.
+    /// Does nothing to a message whose id a caller chose: it can be the id of another message by now.
     ///
     /// # Errors
     /// [`BrokerError`]. Calling again is safe.
@@ -136,7 +136,7 @@ impl Broker {
     /// Postpones a message whose delivery has ended without its consumer, unless the group has delivered it again since. Without a
     /// delay, it need not wait for its next attempt any longer.
     ///
-    /// Only of a message whose id Lisa generated: an id that a caller chose can be that of another message by now.
+    /// Does nothing to a message whose id a caller chose: it can be the id of another message by now.
     ///
     /// # Errors
     /// [`BrokerError`]. Calling again is safe.

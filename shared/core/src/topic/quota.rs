@@ -10,8 +10,7 @@ use serde_json::Value as Json;
 use crate::fields::{Field, Size, TableReader, Value, within};
 use crate::topic::{NamePattern, Topic, TopicSettings};
 
-/// The largest number of topics of a relay that are created by call: at this number, no call creates another one. Each costs every process
-/// memory and reads, also at rest.
+/// The number of topics of a relay at which no call creates another one. Each topic costs every process memory and reads, also at rest.
 pub const MAX_TOPICS: usize = 10_000;
 
 /// The most topics, and the most messages and bytes in them, that a client may declare.
@@ -174,7 +173,8 @@ impl TopicQuota {
         (total / u64::from(self.max_topics.max(1))).max(1)
     }
 
-    /// Sets each limit that the quota bounds and that the settings lack to its equal part, which all shards can share without a rest.
+    /// Sets each limit that the quota bounds and that the settings lack to its equal part, rounded down so that all shards have the
+    /// same number.
     pub fn fill(&self, settings: &mut TopicSettings) {
         let shards = u64::from(settings.shards.max(1));
         let part = |total: u64| match self.part(total) {
@@ -270,7 +270,7 @@ impl TopicSettings {
 }
 
 impl Extent {
-    /// Raises the limits that there are to what is held.
+    /// Raises each limit to at least what is held.
     #[must_use]
     pub fn at_least(self, messages: u64, bytes: u64) -> Self {
         Self {
@@ -279,7 +279,7 @@ impl Extent {
         }
     }
 
-    /// Returns the larger of both in each respect. No limit is the largest.
+    /// Returns the larger limit of both, for messages and for bytes. No limit is the largest.
     #[must_use]
     pub fn or_larger(self, other: Self) -> Self {
         let larger = |one: Option<u64>, other: Option<u64>| Some(one?.max(other?));

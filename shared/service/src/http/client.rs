@@ -21,7 +21,7 @@ tokio::task_local! {
 /// The client to which the use of a resource is attributed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Client {
-    /// All limited tokens of a team.
+    /// All tokens that are limited to the same topics.
     Team(Team),
     /// The name of an accepted token.
     Token(Arc<str>),
@@ -215,7 +215,7 @@ pub fn admit_send() -> Result<(), u32> {
     }
 }
 
-/// Returns the limits of the topics that that client may declare, if there are any.
+/// Returns the limits of the topics that the client of the request being answered may declare, if there are any.
 #[must_use]
 pub fn topic_quota() -> Option<Arc<TopicQuota>> {
     ADMITTED

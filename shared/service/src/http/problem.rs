@@ -55,7 +55,8 @@ pub enum ProblemCode {
     NotEmpty,
     /// The topic does not meet `If-Match` or `If-None-Match`; nothing was done.
     PreconditionFailed,
-    /// The same kind of operation is already in progress, or there are as many things of this kind as there may be; nothing was done.
+    /// The same kind of operation is already in progress, or a quota or the limit of things of this kind is reached;
+    /// nothing was done.
     Busy,
     /// The delivery lost its lease, or is already settled; nothing was done.
     Stale,
