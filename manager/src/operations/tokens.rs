@@ -102,7 +102,7 @@ pub(crate) struct TokenView {
     /// The number of messages that it may send in a second, in each process; absent for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sends_per_second: Option<u32>,
-    /// The number of topics that it may reach: at this number, it cannot create another one. Absent for any.
+    /// The largest number of topics that it reaches: at this number, it cannot create another one. Absent for any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_topics: Option<u32>,
     /// The sum of `max_messages` of the topics that it reaches, which it cannot exceed; absent for any.

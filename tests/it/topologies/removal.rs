@@ -94,7 +94,8 @@ async fn a_topic_in_use_is_removed_while_managers_die_and_leaves_nothing() {
     .await;
 
     let force = format!("{path}?how=force");
-    let removed = manager.api.call(Method::DELETE, &force, &json!({}));
+    let nothing = json!({});
+    let removed = manager.api.call(Method::DELETE, &force, &nothing);
     removed.await.expect(202);
     manager.process.kill9();
     println!("{} keys left when a manager died", left(&here).await.len());

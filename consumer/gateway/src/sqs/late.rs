@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use lisa_consumer_core::internals::Claims;
 use lisa_core::broker::{BrokerError, Found, Hidden, LateAck};
 use lisa_service::http::client::Client;
@@ -13,7 +12,6 @@ use lisa_service::http::{Problem, ProblemCode};
 
 use super::protocol::{Kind, SqsError};
 use super::queues::Queue;
-use super::settle::Change;
 use crate::Gateway;
 
 /// A call that found its delivery stale.
@@ -36,30 +34,6 @@ enum Now {
 
 fn expired(handle: &str) -> SqsError {
     SqsError::parameter("ReceiptHandle", handle, "The receipt handle has expired")
-}
-
-/// Refuses deliveries of a FIFO queue whose visibility timeouts have ended, although the messages are not visible again yet.
-pub(super) async fn refuse_overdue(
-    gateway: &Gateway,
-    opened: Vec<Result<Claims, SqsError>>,
-    changes: &[&Change],
-) -> Vec<Result<Claims, SqsError>> {
-    let broker = &gateway.process().broker;
-    let each = opened.into_iter().zip(changes);
-    join_all(each.map(async |(claims, change)| {
-        let claims = claims?;
-        let overdue = async {
-            let topic = broker.topic(&claims.topic).await?;
-            let (shard, group) = (claims.shard, &claims.group);
-            broker.is_overdue(&topic, shard, group, claims.entry).await
-        };
-        match overdue.await {
-            Ok(true) => Err(expired(change.handle())),
-            // The settlement finds out the same.
-            Ok(false) | Err(_) => Ok(claims),
-        }
-    }))
-    .await
 }
 
 impl<'a> Late<'a> {

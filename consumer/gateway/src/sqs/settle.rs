@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::Call;
-use super::late::{self, Late};
+use super::late::Late;
 use super::protocol::{FailedEntry, Kind, SqsError, ok, or_default};
 use super::queue_attributes::MAX_TIMEOUT;
 use super::queues::Queue;
@@ -134,10 +134,6 @@ impl Verb {
         let opened: Vec<Result<Claims, SqsError>> = opened.collect();
         match self {
             Self::Delete => {
-                let opened = match queue.is_fifo() {
-                    true => late::refuse_overdue(gateway, opened, changes).await,
-                    false => opened,
-                };
                 let claims = opened.iter().flatten().cloned();
                 let acks = claims.map(|claims| Ok((claims, Outcome::Ack))).collect();
                 let mut ended = settle_all(gateway, acks).await.into_iter();

@@ -5,8 +5,6 @@
 
 use std::time::Duration;
 
-use redis::Value;
-
 use crate::broker::reply::{command, or_empty};
 use crate::broker::{Broker, BrokerError, MAX_BATCH, TopicHandle};
 use crate::keys::RegistryKeys;
@@ -150,25 +148,6 @@ impl Broker {
     ) -> Result<Hidden, BrokerError> {
         self.general(topic, shard, Some(group), &Hide { id, delay })
             .await
-    }
-
-    /// Returns true if a delivery is in flight although its own lease has ended: the manager has not reclaimed it yet.
-    ///
-    /// # Errors
-    /// [`BrokerError`].
-    pub async fn is_overdue(
-        &self,
-        topic: &TopicHandle,
-        shard: Shard,
-        group: &Group,
-        entry: EntryId,
-    ) -> Result<bool, BrokerError> {
-        let ready = &topic.group_keys(shard, group)?.group.ready;
-        let text = entry.to_string();
-        let pending = command("XPENDING", ready).arg(&[group.as_str(), &text, &text, "1"]);
-        let found: Vec<(EntryId, Value, u64, u64)> = or_empty(self.ask(pending).await)?;
-        let now = self.now_at(topic, shard).get();
-        Ok(found.iter().any(|(.., end)| (3..=now).contains(end)))
     }
 
     /// Returns the key that signs the tokens of deliveries. The first call of a namespace stores `proposed`, and all others

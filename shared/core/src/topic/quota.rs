@@ -109,8 +109,8 @@ impl TopicQuota {
         let max_topics = Field::new(
             MAX_TOPICS_FIELD,
             None,
-            "The number of topics that the token may reach: at this number, it cannot create another one. Requires `topics`. By default, \
-             any.",
+            "The largest number of topics that the token reaches: at this number, it cannot create another one. Requires `topics`. By \
+             default, any number.",
         );
         let most = u32::try_from(MAX_TOPICS).unwrap_or(u32::MAX);
         let max_topics: Option<u32> = from.read(max_topics, within(1..=most));
