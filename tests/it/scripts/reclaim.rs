@@ -89,7 +89,6 @@ async fn a_message_that_is_not_marked_is_charged_for_no_crash() {
     for crashes in 1..10 {
         relay.age(read.attempt.entry, WORKER, IDLE).await;
         assert_eq!(relay.reclaim().await, report(1, 0, 0));
-        assert!(!is_overdue(&relay, &read).await);
         let counts = format!("0 {crashes} the lease of worker ran out");
         assert_eq!(relay.hash("attempts:default").await["a"], counts);
         assert_eq!(relay.zset("retry:default").await["a"], START);
@@ -158,14 +157,6 @@ async fn lease(relay: &Relay, read: &Read, time: std::time::Duration) -> Leased 
     leased.await.expect("an answer")
 }
 
-async fn is_overdue(relay: &Relay, read: &Read) -> bool {
-    let (topic, shard, entry) = (relay.topic(), Shard::new(0), read.attempt.entry);
-    let overdue = relay
-        .broker()
-        .is_overdue(topic, shard, relay.group(), entry);
-    overdue.await.expect("an answer")
-}
-
 /// The only delivery in flight: entry, consumer, idle time in ms, delivery count.
 async fn pending(relay: &Relay) -> (String, String, u64, u64) {
     let mut list = cmd("XPENDING");
@@ -199,9 +190,7 @@ async fn a_pulled_delivery_is_charged_one_attempt_and_no_crash_when_its_lease_en
             "not listed again until then"
         );
         relay.age(read.attempt.entry, WORKER, IDLE).await;
-        assert!(!is_overdue(&relay, &read).await);
         relay.step(1);
-        assert!(is_overdue(&relay, &read).await);
         if attempt == 3 {
             break;
         }
