@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::extract::Request;
-use axum::http::header::{HOST, HeaderName, ORIGIN};
+use axum::http::header::{HOST, HeaderName, ORIGIN, USER_AGENT};
 use axum::http::{HeaderMap, HeaderValue, Method};
 
 use super::auth::TokenSet;
@@ -156,7 +156,9 @@ impl CrossSite {
                 "host not allowed: without tokens, Host must be localhost, an IP address, a name without a dot, or one of \
                  auth.allowed_hosts",
             )
-        } else if is_guarded(request, route) && !self.is_own_page(headers, target.or(host)) {
+        } else if is_guarded(request, route)
+            && (is_of_silent_browser(request) || !self.is_own_page(headers, target.or(host)))
+        {
             Problem::new(
                 ProblemCode::CrossSite,
                 "pages of other origins may not use this route; see auth.allowed_origins",
@@ -234,6 +236,16 @@ fn is_guarded(request: &Request, route: &str) -> bool {
         }
         _ => true,
     }
+}
+
+/// Returns whether a browser has sent a request without a word of the page that caused it, as for an image. It does so if the
+/// listener is neither on loopback nor served over HTTPS. Every browser begins this header so, and no page can change it.
+fn is_of_silent_browser(request: &Request) -> bool {
+    let headers = request.headers();
+    let is_silent = !headers.contains_key(SEC_FETCH_SITE) && !headers.contains_key(ORIGIN);
+    let agent = headers.get(USER_AGENT).map(HeaderValue::as_bytes);
+    let is_browser = agent.is_some_and(|agent| agent.starts_with(b"Mozilla/"));
+    matches!(*request.method(), Method::GET | Method::HEAD) && is_silent && is_browser
 }
 
 /// Returns the value of a header that occurs exactly once.
@@ -507,6 +519,27 @@ mod tests {
         }
         // The dashboard.
         assert!(!judged("/?query=Action", "cross-site"));
+    }
+
+    #[test]
+    fn a_browser_that_does_not_name_its_page_starts_nothing() {
+        let rule = CrossSite::default();
+        let judged = |method: Method, target: &str, route: &str, agent: &str| {
+            let request = Request::builder().method(method).uri(target);
+            let request = request.header("host", "10.0.0.5:7814");
+            let request = request.header("user-agent", agent);
+            let request = request.body(Body::empty()).unwrap();
+            rule.refusal(&request, route).is_some()
+        };
+        let browser = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
+        let action = "/?Action=DeleteQueue&QueueUrl=q";
+        for (target, route) in [(action, "/"), ("/v1/topics/t/doctor", EXAMINATION)] {
+            assert!(judged(Method::GET, target, route, browser), "{target}");
+            assert!(!judged(Method::GET, target, route, "curl/8.5.0"));
+        }
+        // These have no effect, or an origin.
+        assert!(!judged(Method::GET, "/v1/topics", "/v1/topics", browser));
+        assert!(!judged(Method::POST, "/", "/", browser));
     }
 
     #[test]
