@@ -145,7 +145,7 @@ pub(super) async fn rotate(
     let rotation: Rotation = read_fields(&body)?;
     let action = api.action("rotate_token");
     let rotate = tokens(&api).rotate(&name, rotation.step, at, action);
-    let token = rotate.await?;
+    let (token, _) = rotate.await?;
     let tag = token.view.version.map(precondition::tag);
     Ok((NO_STORE, tag, Json(token)))
 }

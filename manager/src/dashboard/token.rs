@@ -219,12 +219,12 @@ pub(super) async fn rotate(
     let version = fields.value::<u64>("version")?;
     let action = dashboard.action(&context, "rotate_token");
     let rotate = dashboard.tokens().rotate(&name, step, version, action);
-    let what = match step {
-        RotationStep::Begin => "has a new secret",
-        RotationStep::Finish => "has only its new secret",
-        RotationStep::Cancel => "has only its previous secret",
-    };
-    Ok(changed(&context, &rotate.await?, what))
+    let (token, has_changed) = rotate.await?;
+    if !has_changed {
+        let why = format!("No rotation of {name} is in progress; nothing was changed.");
+        return Ok(context.not_done(format!("/tokens/{name}"), why));
+    }
+    Ok(changed(&context, &token, step.outcome()))
 }
 
 /// Asks before a stored token is removed. Its record may be unreadable, or a token of the configuration may hide it.

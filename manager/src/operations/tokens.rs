@@ -40,6 +40,17 @@ words!(
     }
 );
 
+impl RotationStep {
+    /// Returns the result of the step, as words that follow the name of the token.
+    pub(crate) const fn outcome(self) -> &'static str {
+        match self {
+            Self::Begin => "has a new secret",
+            Self::Finish => "has only its new secret",
+            Self::Cancel => "has only its previous secret",
+        }
+    }
+}
+
 /// The tokens of a relay: those that were created by call, and those that a configuration declares.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tokens<'a> {
@@ -175,7 +186,8 @@ impl Tokens<'_> {
         Ok((token, !was_there))
     }
 
-    /// Replaces the secret of a token in steps, if it is at the version `at`. A step that is done already changes nothing.
+    /// Replaces the secret of a token in steps, if it is at the version `at`. A step that is done already changes nothing. Returns the
+    /// token, and whether the step has changed it.
     ///
     /// # Errors
     /// There is no such token; the configuration declares it; it is at another version; its previous secret is still accepted; Redis.
@@ -185,7 +197,7 @@ impl Tokens<'_> {
         step: RotationStep,
         at: Option<u64>,
         action: Action,
-    ) -> Result<ChangedToken, Problem> {
+    ) -> Result<(ChangedToken, bool), Problem> {
         self.not_in_file(name)?;
         let make = |before: Option<&TokenRecord>| {
             let before = before.ok_or_else(|| unknown(name.as_str()))?;
@@ -221,7 +233,8 @@ impl Tokens<'_> {
         let change = action.run(self.change(name, at, make), |(_, changed, _)| {
             audit::changed(*changed)
         });
-        Ok(change.await?.0)
+        let (token, changed, _) = change.await?;
+        Ok((token, changed))
     }
 
     /// Removes a stored token, if it is at the version `at`. From then on, no process accepts it.

@@ -146,7 +146,7 @@ pub(crate) async fn put(
     report(&token, what, output)
 }
 
-/// Replaces the text of a token, one step at a time.
+/// Replaces the secret of a token, one step at a time.
 pub(crate) async fn rotate(
     client: &Client,
     name: &TokenName,
@@ -154,15 +154,27 @@ pub(crate) async fn rotate(
     output: &Output,
 ) -> Result<(), CliError> {
     client.require_managers_file()?;
+    // A step that is done already changes nothing, so the response is that of one that succeeds.
+    let before = match step {
+        RotationStep::Begin => None,
+        RotationStep::Finish | RotationStep::Cancel => {
+            let read = client.call(Method::GET, &["tokens", name.as_str()], Scope::Tokens);
+            read.answer::<TokenView>().await?.version
+        }
+    };
     let path = ["tokens", name.as_str(), "rotate"];
     let call = client.call(Method::POST, &path, Scope::Tokens);
     let token: ChangedToken = call.json(&json!({ "step": step })).answer().await?;
+    if before.is_some() && token.view.version == before && output.is_table() {
+        return print(&format!(
+            "no rotation of {name} is in progress; nothing was changed"
+        ));
+    }
     let what = match step {
         RotationStep::Begin => {
             "also has its previous secret until `tokens rotate --finish` or `--cancel`"
         }
-        RotationStep::Finish => "has only its new secret",
-        RotationStep::Cancel => "has only its previous secret",
+        RotationStep::Finish | RotationStep::Cancel => step.outcome(),
     };
     report(&token, what, output)
 }

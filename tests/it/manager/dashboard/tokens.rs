@@ -132,6 +132,14 @@ async fn an_administrator_creates_changes_rotates_and_removes_a_token() {
     );
     reads(&site, &first, 401).await;
     reads(&site, &second, 200).await;
+    // There is nothing to cancel any more: the new secret stays.
+    let nothing = site
+        .ask(Method::POST, "/tokens/shop/rotate/cancel", &admin, "")
+        .await;
+    assert_eq!(nothing.status(), 303);
+    let line = format!("{:?}", nothing.headers());
+    assert!(line.contains("No%20rotation%20of%20shop"), "{line}");
+    reads(&site, &second, 200).await;
 
     // A removal is asked for.
     let (_, ask) = site.get("/tokens/shop/remove", &admin).await;

@@ -78,6 +78,13 @@ async fn the_command_line_creates_shows_rotates_and_removes_a_token() {
     );
     let finished = through(&["tokens", "rotate", "team", "--finish"]).await;
     assert_eq!(finished.stdout, "team has only its new secret\n");
+    let valid = second.to_owned();
+    for step in ["--cancel", "--finish"] {
+        let nothing = through(&["tokens", "rotate", "team", step]).await;
+        let why = "no rotation of team is in progress; nothing was changed\n";
+        assert_eq!((nothing.code, &*nothing.stdout), (Some(0), why));
+        status(&served.api, &valid, (Method::GET, "/v1/topics/shop-a"), 200).await;
+    }
     let json = through(&["--output", "json", "tokens", "rotate", "team"])
         .await
         .stdout;
