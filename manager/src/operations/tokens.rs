@@ -144,7 +144,8 @@ impl Tokens<'_> {
     /// is new.
     ///
     /// # Errors
-    /// The configuration declares it, or no token at all; it is at another version; it is too large; there are too many; Redis.
+    /// The configuration declares it, or no token at all; it is at another version; it is too large; there are too many; it
+    /// would expire in the past; Redis.
     pub(crate) async fn put(
         self,
         name: &TokenName,
@@ -158,6 +159,11 @@ impl Tokens<'_> {
         let creator = create.who().to_owned();
         let about = format!("{name}, {}", extent(&new.definition));
         let make = |before: Option<&TokenRecord>| {
+            // Another field of a token that has expired can still be changed.
+            let had = before.and_then(|before| before.definition.expires);
+            if new.definition.expires != had && new.definition.has_expired() {
+                return Err(invalid("expires", "is in the past"));
+            }
             let (sha256, previous_sha256, text) = match (new.sha256, before) {
                 (Some(sha256), _) => (sha256, new.previous_sha256, None),
                 (None, Some(before)) => (before.sha256, before.previous_sha256, None),

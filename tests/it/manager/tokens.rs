@@ -258,6 +258,15 @@ async fn a_token_expires_without_a_call() {
     );
     let shown = served.api.get_json("/v1/tokens/team").await;
     assert_eq!(shown["has_expired"], true, "{shown}");
+    // Its other fields can change, but the only time in the past that is accepted is the one that it has.
+    let mut other = json!({ "scopes": ["read", "send"], "expires": shown["expires"] });
+    put(&served.api, "team", other.clone()).await.expect(200);
+    other["expires"] = "2020-01-01T00:00:00Z".into();
+    let refused = put(&served.api, "team", other).await.expect(422);
+    assert!(
+        refused.body.contains("expires: is in the past"),
+        "{refused:?}"
+    );
     // Another time, and it is accepted again.
     let later = json!({ "scopes": ["read"], "expires": "2999-01-01T00:00:00Z" });
     put(&served.api, "team", later).await.expect(200);

@@ -57,6 +57,10 @@ async fn bad_requests_are_refused_with_the_field_that_is_wrong() {
         (json!({ "scopes": ["send"], "groups": "none" }), "groups"),
         (json!({ "scopes": ["send"], "token": "secret-1" }), "token"),
         (
+            json!({ "scopes": ["send"], "expires": "2020-01-01T00:00:00Z" }),
+            "expires",
+        ),
+        (
             json!({ "scopes": ["send"], "sha256": "secret-1" }),
             "sha256",
         ),

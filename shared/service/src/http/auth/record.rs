@@ -14,7 +14,7 @@ use lisa_core::topic::{NamePattern, TopicQuota};
 use serde_json::{Map, Value as Json};
 use sha2::{Digest, Sha256};
 
-use super::token::parse_hex;
+use super::token::{is_past, parse_hex};
 use super::{Reach, Scope, SendQuota, Token};
 
 /// The SHA-256 of the secret of a token. `Debug` does not show it.
@@ -153,6 +153,12 @@ impl TokenDefinition {
             sends_per_second,
             topic_quota,
         })
+    }
+
+    /// Returns true if the time from which the token is refused has come, by the clock of this machine.
+    #[must_use]
+    pub fn has_expired(&self) -> bool {
+        self.expires.is_some_and(is_past)
     }
 
     /// Returns the fields from which it can be read. Those that are not set are missing.

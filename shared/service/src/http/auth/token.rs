@@ -135,9 +135,7 @@ impl Token {
     /// Returns true if the token is no longer accepted.
     #[must_use]
     pub fn has_expired(&self) -> bool {
-        let now = jiff::Timestamp::now().as_millisecond();
-        self.expires
-            .is_some_and(|at| u64::try_from(now).is_ok_and(|now| at.get() <= now))
+        self.expires.is_some_and(is_past)
     }
 
     /// Limits the token to some topics, groups or schedules.
@@ -268,6 +266,12 @@ impl fmt::Debug for Token {
             .field("topic_quota", &self.topic_quota)
             .finish_non_exhaustive()
     }
+}
+
+/// Returns true if a time has come, by the clock of this machine.
+pub(super) fn is_past(at: UnixMs) -> bool {
+    let now = jiff::Timestamp::now().as_millisecond();
+    u64::try_from(now).is_ok_and(|now| at.get() <= now)
 }
 
 pub(crate) fn parse_hex(text: &str) -> Option<[u8; 32]> {
