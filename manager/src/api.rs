@@ -79,6 +79,8 @@ pub(crate) struct Api {
     pub(crate) garbage_jobs_changed: Arc<Notify>,
     pub(crate) stored_schedules: StoredSchedules,
     pub(crate) config: Arc<Config>,
+    /// The tokens that this process accepts.
+    pub(crate) tokens: TokenSet,
     /// Locked while a topic is examined.
     pub(crate) examinations: Arc<Examinations>,
     /// The limits on receiving a request body.

@@ -124,17 +124,18 @@ impl Manager {
     /// Returns the routes of the HTTP interface and their OpenAPI description, to serve with or without those of another
     /// role. `reads` bounds all routes of the process that only read.
     pub fn api(&self, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
-        api::routes(self.api_state(Via::Http, reads), tokens)
+        api::routes(self.api_state(Via::Http, tokens, reads), tokens)
     }
 
     /// Returns the route that shows one message, for a listener without a producer's routes, which include it.
     pub fn message_api(&self, tokens: &TokenSet, reads: &Reads) -> (Router, OpenApi) {
-        api::message_route(self.api_state(Via::Http, reads), tokens)
+        api::message_route(self.api_state(Via::Http, tokens, reads), tokens)
     }
 
     /// Returns all routes, for the command line of this process.
     pub(crate) fn command_line_api(&self) -> Router {
-        api::unlimited(self.api_state(Via::CommandLine, &Reads::default()))
+        let (tokens, reads) = (TokenSet::default(), Reads::default());
+        api::unlimited(self.api_state(Via::CommandLine, &tokens, &reads))
     }
 
     /// Returns the pages of the dashboard, to serve at `/` next to the other routes, or on a listener of their own.
@@ -156,7 +157,7 @@ impl Manager {
         dashboard::routes(parts, tokens).map_err(|error| StartError::Refused(error.to_string()))
     }
 
-    fn api_state(&self, via: Via, reads: &Reads) -> Api {
+    fn api_state(&self, via: Via, tokens: &TokenSet, reads: &Reads) -> Api {
         Api {
             via,
             broker: self.broker.clone(),
@@ -166,6 +167,7 @@ impl Manager {
             stored_schedules: self.stored_schedules.clone(),
             examinations: self.examinations.clone(),
             config: self.config.clone(),
+            tokens: tokens.clone(),
             bodies: BodyLimits::new(self.config.http.body_timeout),
             reads: reads.clone(),
             shutdown: self.shutdown.clone(),

@@ -173,6 +173,7 @@ fn tokens(api: &Api) -> Tokens<'_> {
     Tokens {
         broker: &api.broker,
         config: &api.config,
+        accepted: &api.tokens,
     }
 }
 

@@ -195,6 +195,11 @@ impl Sessions {
         })
     }
 
+    /// Returns the tokens that are accepted.
+    pub(super) fn tokens(&self) -> &TokenSet {
+        &self.tokens
+    }
+
     /// Returns true if there is a login.
     pub(super) fn are_required(&self) -> bool {
         !self.tokens.is_empty()

@@ -24,6 +24,7 @@ impl Dashboard {
         Tokens {
             broker: self.broker(),
             config: &self.0.parts.config,
+            accepted: self.0.sessions.tokens(),
         }
     }
 }

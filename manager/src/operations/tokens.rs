@@ -5,6 +5,7 @@
 mod view;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,8 +14,11 @@ use lisa_core::fields::plain;
 use lisa_core::names::{TokenName, words};
 use lisa_core::topic::{NamePattern, TopicQuota};
 use lisa_service::config::Config;
-use lisa_service::http::auth::{NewToken, Token, TokenDefinition, TokenHash, TokenRecord};
+use lisa_service::http::auth::{
+    NewToken, Token, TokenDefinition, TokenHash, TokenRecord, TokenSet,
+};
 use lisa_service::http::{Problem, ProblemCode};
+use tokio::time::timeout;
 
 pub(crate) use self::view::{
     ChangedToken, DamagedToken, TokenBody, TokenList, TokenView, described,
@@ -25,6 +29,8 @@ use super::audit::{self, Action};
 const TEXT_BYTES: usize = 32;
 /// The start of each generated secret, by which people and scanners of secrets recognize it.
 const TEXT_START: &str = "lisa_";
+/// The longest time for which a response waits until its process has applied the change.
+const FOLLOW_WITHIN: Duration = Duration::from_secs(5);
 /// The tries of a change without a version, if others change the token at the same time.
 const TRIES: usize = 5;
 
@@ -57,6 +63,8 @@ pub(crate) struct Tokens<'a> {
     pub(crate) broker: &'a Broker,
     /// The configuration of this process.
     pub(crate) config: &'a Config,
+    /// The tokens that this process accepts.
+    pub(crate) accepted: &'a TokenSet,
 }
 
 /// A change of a token that was read.
@@ -189,6 +197,7 @@ impl Tokens<'_> {
             audit::changed(*changed)
         });
         let (token, _, was_there) = change.await?;
+        self.follow().await;
         Ok((token, !was_there))
     }
 
@@ -240,6 +249,7 @@ impl Tokens<'_> {
             audit::changed(*changed)
         });
         let (token, changed, _) = change.await?;
+        self.follow().await;
         Ok((token, changed))
     }
 
@@ -273,10 +283,19 @@ impl Tokens<'_> {
             }
             Err(changing(name))
         };
-        action
-            .details(name)
-            .run(remove, |()| audit::changed(true))
-            .await
+        let remove = action.details(name).run(remove, |()| audit::changed(true));
+        remove.await?;
+        self.follow().await;
+        Ok(())
+    }
+
+    /// Applies a change in this process before its response, so that the caller can use the new secret at once. If Redis does not answer in
+    /// time, this process follows as all others do.
+    async fn follow(self) {
+        let read = timeout(FOLLOW_WITHIN, self.accepted.read_stored(self.broker));
+        if let Ok(Err(error)) = read.await {
+            tracing::debug!(%error, "cannot read the stored tokens; retrying");
+        }
     }
 
     /// Changes a record. Returns the token, whether that changed anything, and whether there was a token before.

@@ -492,7 +492,7 @@ impl Runtime {
         if !refused.is_empty() {
             return Err(StartError::Refused(refused.join("\n")));
         }
-        tokens::read(&self.broker, &self.tokens).await?;
+        self.tokens.read_stored(&self.broker).await?;
         tokens::follow(&self.supervisor, &self.shutdown, &self.broker, &self.tokens);
         self.readiness.met("checks");
         self.recheck(found);

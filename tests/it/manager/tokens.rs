@@ -243,6 +243,36 @@ async fn a_rotation_accepts_both_secrets_until_it_is_finished_or_cancelled() {
     served.end().await;
 }
 
+/// Otherwise, a client that uses its secret at once would get 401, which clients take for final.
+#[tokio::test]
+async fn the_manager_that_answers_has_applied_the_change() {
+    let server = Server::start();
+    let served = served(&server).await;
+    let api = &served.api;
+    let answers = async |secret: &str| {
+        let api = api.clone().token(secret);
+        api.call(LIST.0, LIST.1, &json!({})).await.status
+    };
+    for round in 0..3 {
+        let name = format!("team-{round}");
+        let first = create(api, &name, json!({ "scopes": ["read"] })).await;
+        assert_eq!(answers(&first).await, 200);
+        let body = json!({ "scopes": ["send"] });
+        put(api, &name, body).await.expect(200);
+        assert_eq!(answers(&first).await, 403);
+        let body = json!({ "scopes": ["read"] });
+        put(api, &name, body).await.expect(200);
+        let begun = rotate(api, &name, "begin").await.expect(200).json();
+        let second = begun["secret"].as_str().unwrap();
+        assert_eq!((answers(&first).await, answers(second).await), (200, 200));
+        rotate(api, &name, "finish").await.expect(200);
+        assert_eq!((answers(&first).await, answers(second).await), (401, 200));
+        remove(api, &name).await;
+        assert_eq!(answers(second).await, 401);
+    }
+    served.end().await;
+}
+
 #[tokio::test]
 async fn a_token_expires_without_a_call() {
     let server = Server::start();

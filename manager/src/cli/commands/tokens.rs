@@ -228,7 +228,9 @@ fn report(token: &ChangedToken, what: &str, output: &Output) -> Result<(), CliEr
     let name = &token.view.token;
     match &token.secret {
         Some(secret) => {
-            remark(format_args!("{name} {what}; its secret is shown only now:"));
+            remark(format_args!(
+                "{name} {what}; its secret is shown only now. All processes accept it within 5 s:"
+            ));
             print(secret)
         }
         None => print(&format!("{name} {what}")),

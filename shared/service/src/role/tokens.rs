@@ -8,32 +8,10 @@ use tokio::time::sleep;
 use crate::http::auth::TokenSet;
 use crate::shutdown::Shutdown;
 use crate::supervise::{Policy, Supervisor};
-use lisa_core::broker::{AllTokens, Broker, BrokerError};
+use lisa_core::broker::Broker;
 
 /// The interval at which a process looks for changes. Each look costs one command that reads one number.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-
-/// Reads the stored tokens if they have changed. A failure leaves those that are known.
-pub(super) async fn read(broker: &Broker, tokens: &TokenSet) -> Result<(), BrokerError> {
-    if tokens.is_empty() {
-        return Ok(());
-    }
-    let (known, version) = (tokens.version(), broker.tokens_version().await?);
-    if version == known && tokens.are_read() {
-        return Ok(());
-    }
-    let all = match version {
-        0 => AllTokens::default(),
-        _ => broker.tokens().await?,
-    };
-    if all.version < known {
-        tracing::warn!(
-            "Redis has lost changes of tokens, as after a failover or a restore: check them with `lisa-manager tokens list`"
-        );
-    }
-    tokens.follow(&all);
-    Ok(())
-}
 
 /// Starts the task that follows the stored tokens until the shutdown begins.
 pub(super) fn follow(
@@ -55,7 +33,7 @@ pub(super) fn follow(
                 loop {
                     sleep(LOOK_EVERY).await;
                     // Other tasks report that Redis is unavailable.
-                    if let Err(error) = read(&broker, &tokens).await {
+                    if let Err(error) = tokens.read_stored(&broker).await {
                         tracing::debug!(%error, "cannot read the stored tokens; retrying");
                     }
                 }

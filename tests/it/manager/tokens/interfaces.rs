@@ -52,7 +52,9 @@ async fn the_command_line_creates_shows_rotates_and_removes_a_token() {
     assert_eq!(created.code, Some(0), "{created:?}");
     let secret = created.stdout.trim();
     assert!(secret.starts_with("lisa_") && !secret.contains(char::is_whitespace));
-    assert!(created.stderr.contains("team is created"), "{created:?}");
+    for part in ["team is created", "All processes accept it within 5 s"] {
+        assert!(created.stderr.contains(part), "{created:?}");
+    }
     let expected = (Method::GET, "/v1/topics/shop-a");
     status(&served.api, secret, expected, 200).await;
     let list = through(&["tokens"]).await.stdout;

@@ -3,14 +3,19 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use lisa_core::broker::AllTokens;
+use lisa_core::broker::{AllTokens, Broker, BrokerError};
 use lisa_core::sync::RwLock;
+use tokio::sync::Mutex;
 
-use super::{Token, TokenRecord};
+use super::{Token, TokenRecord, TokenSet};
 
 /// The stored tokens. Cheap to clone; all clones know the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct StoredTokens(Arc<RwLock<Arc<Known>>>);
+pub(super) struct StoredTokens {
+    known: Arc<RwLock<Arc<Known>>>,
+    /// Locked while the tokens are read, so that no older read replaces a newer one.
+    reading: Arc<Mutex<()>>,
+}
 
 /// The stored tokens of one version.
 #[derive(Debug)]
@@ -40,14 +45,14 @@ impl Default for Known {
 impl StoredTokens {
     /// Forgets all tokens, until they are read.
     pub(super) fn forget(&self) {
-        *self.0.write() = Arc::new(Known {
+        *self.known.write() = Arc::new(Known {
             is_read: false,
             ..Known::default()
         });
     }
 
     pub(super) fn known(&self) -> Arc<Known> {
-        self.0.read().clone()
+        self.known.read().clone()
     }
 
     /// Replaces all tokens. Leaves out those that cannot be read, and those with the name of a configured one.
@@ -88,7 +93,38 @@ impl StoredTokens {
             }
             known.by_name.insert(name.into(), token);
         }
-        *self.0.write() = Arc::new(known);
+        *self.known.write() = Arc::new(known);
+    }
+}
+
+impl TokenSet {
+    /// Reads the stored tokens if they have changed. Costs one command, and another one if they have.
+    ///
+    /// # Errors
+    /// [`BrokerError`]. The tokens that are known stay.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the tokens that are known.
+    pub async fn read_stored(&self, broker: &Broker) -> Result<(), BrokerError> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let _reading = self.stored.reading.lock().await;
+        let (known, version) = (self.version(), broker.tokens_version().await?);
+        if version == known && self.are_read() {
+            return Ok(());
+        }
+        let all = match version {
+            0 => AllTokens::default(),
+            _ => broker.tokens().await?,
+        };
+        if all.version < known {
+            tracing::warn!(
+                "Redis has lost changes of tokens, as after a failover or a restore: check them with `lisa-manager tokens list`"
+            );
+        }
+        self.follow(&all);
+        Ok(())
     }
 }
 
