@@ -493,6 +493,7 @@ impl Runtime {
             return Err(StartError::Refused(refused.join("\n")));
         }
         self.tokens.read_stored(&self.broker).await?;
+        tokens::warn_of_ignored(&self.broker, &self.tokens).await;
         tokens::follow(&self.supervisor, &self.shutdown, &self.broker, &self.tokens);
         self.readiness.met("checks");
         self.recheck(found);

@@ -8,10 +8,35 @@ use tokio::time::sleep;
 use crate::http::auth::TokenSet;
 use crate::shutdown::Shutdown;
 use crate::supervise::{Policy, Supervisor};
-use lisa_core::broker::Broker;
+use lisa_core::broker::{Broker, BrokerError};
 
 /// The interval at which a process looks for changes. Each look costs one command that reads one number.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Logs a warning if there are stored tokens and no configured one, without which they do not count.
+pub(super) async fn warn_of_ignored(broker: &Broker, tokens: &TokenSet) {
+    if !tokens.is_empty() {
+        return;
+    }
+    let stored = async {
+        match broker.tokens_version().await? {
+            0 => Ok::<_, BrokerError>(0),
+            _ => Ok(broker.tokens().await?.tokens.len()),
+        }
+    };
+    match stored.await {
+        Ok(0) => {}
+        Ok(count) => {
+            let noun = if count == 1 { "token" } else { "tokens" };
+            tracing::warn!(
+                "Redis has {count} stored {noun}, which this process does not check because its configuration has none: every \
+                 route is open"
+            );
+        }
+        // It would not use them.
+        Err(error) => tracing::debug!(%error, "cannot read the stored tokens"),
+    }
+}
 
 /// Starts the task that follows the stored tokens until the shutdown begins.
 pub(super) fn follow(

@@ -118,6 +118,18 @@ async fn without_a_configured_token_none_is_stored_and_stored_ones_do_not_count(
         refused.body.contains("add one to auth.tokens"),
         "{refused:?}"
     );
+    let config = format!(
+        "namespace = 'by-call'\nredis.url = '{}'\nproducer.listen = '127.0.0.1:{}'\n",
+        server.socket_url(),
+        free_port()
+    );
+    let process = Binary::Producer.with(["run"]).config(&config).start();
+    let warning = "Redis has 1 stored token, which this process does not check";
+    eventually(SOON, async || match process.stderr() {
+        log if log.contains(warning) => Ok(()),
+        log => Err(log),
+    })
+    .await;
     // What was stored can be seen and removed.
     let list = open.api.get_json("/v1/tokens").await;
     assert_eq!(list["tokens"][0]["token"], "team");
