@@ -94,7 +94,7 @@ fn page(context: &Context, next: &str, error: Option<&str>, status: StatusCode) 
             input #token name="token" type="password" autocomplete="current-password" required autofocus aria-describedby="login-note";
             @if let Some(error) = error { p.field-error role="alert" { (error) } }
             button.primary { "Log in" }
-            p #login-note .muted { "Tokens are in the configuration, under " code { "[auth]" } ". The scopes of your token decide what you can see and do. Over plain HTTP, others on the network can read the token: use HTTPS." }
+            p #login-note .muted { "Tokens are in the configuration, under " code { "[auth]" } ", or an administrator creates them at run time. The scopes of your token decide what you can see and do. Over plain HTTP, others on the network can read the token: use HTTPS." }
         }
     };
     Page {
