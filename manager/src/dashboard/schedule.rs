@@ -103,7 +103,7 @@ fn render(context: &Context, details: &ScheduleDetails, hidden: Option<&str>) ->
                 @if view.declared_in_file { div { dt { "Declared" } dd { "in the managers' configuration" } } }
                 @else { div { dt { "Created" } dd { "at run time" } } div { dt { "Version" } dd { (details.version.unwrap_or_default()) } } }
             }
-            @if view.declared_in_file { p.muted { "To change or remove it, edit " code { "schedules." (view.schedule) } " in the configuration of the managers, and restart them." } }
+            @if view.declared_in_file { p.muted { "To change or remove it, edit " code { "schedules." (view.schedule) } " in the configuration of the managers, and reload them." } }
         }
         section aria-labelledby="payload-title" { h2 #payload-title { "Payload " span.badge { (size(payload.len() as u64)) } }
             @match hidden {

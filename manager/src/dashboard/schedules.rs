@@ -100,7 +100,7 @@ fn nothing(context: &Context, prefix: &str, is_first: bool) -> Markup {
             (command(&command_line(context, "lisa-manager", &create)))
             p { "Or declare it in the configuration:" }
             pre tabindex="0" { "[schedules.nightly]\ncron = \"0 0 3 * * *\"\ntopic = \"reports\"" }
-            p { "Check that before you restart the manager:" }
+            p { "Check it before you reload the managers:" }
             (command("lisa-manager config check --config lisa.toml"))
         },
     )

@@ -13,8 +13,8 @@ use super::form::Fields;
 use super::history::{self, Charts};
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{
-    Commands, GROUP_STATES, Level, accounted_for, count_link, meter, rate_tiles, relative,
-    staleness, state, tag, tile,
+    Commands, GROUP_STATES, Level, accounted_for, command, command_line, count_link, meter,
+    rate_tiles, relative, staleness, state, tag, tile,
 };
 use super::text::{grouped, messages, size, span, visible};
 use crate::operations::rates::Rate;
@@ -41,7 +41,14 @@ pub(super) async fn show(
     let period = fields.value::<u64>("history")?;
     let charts = history::read(&dashboard, &topic, &reading, period, &context).await?;
     let rate = dashboard.0.rates.lock().of(topic.name());
-    let body = render(&context, &topic, &reading, charts.as_ref(), rate);
+    let body = render(
+        &context,
+        &topic,
+        &reading,
+        charts.as_ref(),
+        rate,
+        is_in_file,
+    );
     Ok(Page::new(Section::Overview, name, body)
         .below("Overview", "/")
         .actions(actions)
@@ -54,12 +61,16 @@ fn render(
     reading: &Reading<TopicStats>,
     charts: Option<&Charts>,
     rate: Option<Rate>,
+    is_in_file: bool,
 ) -> Markup {
     let Some(stats) = reading.value.as_deref() else {
         return staleness("stale", reading);
     };
     let settings = serde_json::to_value(topic.settings()).unwrap_or_default();
     let name = topic.name().as_str();
+    // As it is, so that the example changes nothing.
+    let example = format!("max_attempts={}", topic.settings().max_attempts);
+    let change = ["topics", "change", name, &example];
     let commands = Commands::default()
         .curl(
             context,
@@ -154,7 +165,12 @@ fn render(
         details.card.settings #settings {
             summary { h2 { "Settings" } }
             dl.pairs { (pairs("", &settings)) }
-            p.muted { "To change them, edit the configuration of the managers and restart them." }
+            @if is_in_file {
+                p.muted { "To change them, edit " code { "topics." (name) } " in the configuration of the managers, and reload them." }
+            } @else {
+                p.muted { "This command changes the settings that it names; " code { "PUT /v1/topics/" (name) } " replaces all of them:" }
+                (command(&command_line(context, "lisa-manager", &change)))
+            }
         }
     }
 }
