@@ -52,6 +52,16 @@ impl CliError {
         }
     }
 
+    /// Names the options of `topics remove` in a refusal that advises the values of `how`.
+    pub(crate) fn about_removal(mut self) -> Self {
+        if let Self::Refused(refusal) = &mut self
+            && refusal.code() == "not_empty"
+        {
+            refusal.text = refusal.text.replace("how=", "--");
+        }
+        self
+    }
+
     /// Returns the exit code of the process: that of a [`StartError`], 1 for a failure, 2 for wrong usage.
     #[must_use]
     pub fn exit_code(&self) -> u8 {

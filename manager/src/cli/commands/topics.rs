@@ -116,7 +116,8 @@ pub(crate) async fn remove(
         confirm(topic)?;
     }
     let call = client.call(Method::DELETE, &["topics", topic.as_str()], Scope::Operate);
-    let begun: TopicRemoval = call.query("how", how).answer().await?;
+    let begun = call.query("how", how).answer().await;
+    let begun: TopicRemoval = begun.map_err(CliError::about_removal)?;
     let until = Instant::now() + GONE_WITHIN;
     let mut is_gone = false;
     while !is_gone
