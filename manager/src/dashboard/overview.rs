@@ -17,8 +17,8 @@ use super::form::Fields;
 use super::history::{self, Charts};
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{
-    Level, accounted_for, command, confirm_link, count, count_link, empty, per_second, rate_tiles,
-    sign, staleness, tag, tile,
+    Level, accounted_for, authorization, command, confirm_link, count, count_link, empty,
+    per_second, rate_tiles, sign, staleness, tag, tile,
 };
 use super::text::{grouped, messages, part, span, spelled_out, visible};
 use crate::operations::attention::{AttentionQuery, Trouble, TroubleKind, attention};
@@ -187,8 +187,7 @@ fn render(
                 }
             }
             @if list.topics.is_empty() {
-                (empty("No topics yet", html! { p { "Create one here, or declare it in the configuration under " code { "[topics]" } ". In development mode (" code { "lisa-manager dev" } "), the first message declares it:" }
-                    (command(&format!("curl -d '{{\"order\": 7}}' -H 'Content-Type: application/json' -H 'Lisa-Delay: 30s' {}/v1/topics/orders/messages", context.producer))) }))
+                (empty("No topics yet", no_topics(context)))
             } @else {
                 div #topics data-live .table-box { (table(context, rates, topics.iter().skip((page - 1) * ROWS).take(ROWS))) }
                 @if pages > 1 {
@@ -200,6 +199,22 @@ fn render(
                 }
             }
         }
+    }
+}
+
+/// Returns what to do if there is no topic. The example is for viewers who reach its topic.
+fn no_topics(context: &Context) -> Markup {
+    let line = format!(
+        "curl{} -d '{{\"order\": 7}}' -H 'Content-Type: application/json' -H 'Lisa-Delay: 30s' {}/v1/topics/orders/messages",
+        authorization(context),
+        context.producer
+    );
+    html! {
+        p {
+            "Create one here, or declare it in the configuration under " code { "[topics]" } "."
+            @if context.reaches_all_topics() { " In development mode (" code { "lisa-manager dev" } "), the first message declares it:" }
+        }
+        @if context.reaches_all_topics() { (command(&line)) }
     }
 }
 

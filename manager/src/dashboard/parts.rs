@@ -292,9 +292,7 @@ impl Commands {
         payload: &str,
     ) -> Self {
         let mut line = "curl -sS -X POST".to_owned();
-        if context.viewer.name().is_some() {
-            line += " -H \"Authorization: Bearer $LISA_TOKEN\"";
-        }
+        line += authorization(context);
         // Without it, curl sends a type of its own, which the message would keep.
         let is_typed = headers.iter().any(|(name, _)| name == "content-type");
         if !is_typed {
@@ -359,9 +357,7 @@ impl Commands {
         if method != "GET" {
             line += &format!(" -X {method}");
         }
-        if context.viewer.name().is_some() {
-            line += " -H \"Authorization: Bearer $LISA_TOKEN\"";
-        }
+        line += authorization(context);
         if let Some(json) = json {
             line += &format!(" -H 'Content-Type: application/json' -d {}", shell(json));
         }
@@ -418,6 +414,14 @@ pub(super) fn empty(title: &str, advice: Markup) -> Markup {
             p.lead { (title) }
             div { (advice) }
         }
+    }
+}
+
+/// Returns the option of curl with the token, with a space in front; empty if this relay has no tokens.
+pub(super) fn authorization(context: &Context) -> &'static str {
+    match context.viewer.name() {
+        Some(_) => " -H \"Authorization: Bearer $LISA_TOKEN\"",
+        None => "",
     }
 }
 

@@ -86,6 +86,10 @@ fn nothing(context: &Context, prefix: &str, is_first: bool) -> Markup {
         let advice = html! { p { "No name of a schedule begins with " strong { (prefix) } "." } };
         return empty("No schedules match", advice);
     }
+    if context.viewer.reach().is_limited() {
+        let advice = html! { p { "A schedule sends a recurring message (cron)." } };
+        return empty("No schedules", advice);
+    }
     let create = [
         "schedules",
         "create",
