@@ -9,7 +9,7 @@ pub use crate::fields::{FieldProblem, Size};
 pub use crate::names::{
     Group, InvalidName, NamePattern, Namespace, ScheduleName, Shard, SubscriptionGroup, Topic,
 };
-pub use quota::{Extent, MAX_TOPICS, OverQuota, TopicQuota};
+pub use quota::{Counted, Extent, MAX_TOPICS, OverQuota, TopicQuota};
 pub use rate::{Rate, RatePeriod};
 pub use settings::{
     GarbageSettings, KEPT_ATTRIBUTES, MAX_GROUPS, MAX_PAYLOAD_LIMIT, MAX_TAG_NAME, MAX_TAG_VALUE,

@@ -153,6 +153,7 @@ async fn a_claim_counts_until_it_is_old_and_a_topic_that_was_left_unlisted_is_li
         total: 100,
         others: 1,
         used: 60,
+        above: 0,
         wanted: 41,
     };
     assert_eq!(over, expected);

@@ -18,7 +18,7 @@ use crate::broker::{Broker, BrokerError, CONCURRENT_READS, Declare, TopicHandle}
 use crate::message::MessageId;
 use crate::scripts::{ClaimTopic, TopicClaim};
 use crate::task;
-use crate::topic::{Extent, MAX_TOPICS, Topic, TopicQuota, TopicSettings};
+use crate::topic::{Counted, Extent, MAX_TOPICS, Topic, TopicQuota, TopicSettings};
 
 /// The largest number of claims at a time: each is of a call that is being answered.
 const MAX_CLAIMS: usize = 1000;
@@ -64,7 +64,7 @@ impl Claim {
 
 /// The topics that count against a quota, beside one that is being changed.
 struct Others {
-    extents: Vec<Extent>,
+    counted: Vec<Counted>,
     /// The version of the registry for which they are complete.
     version: u64,
 }
@@ -257,7 +257,7 @@ impl ByCall {
         let Some(others) = self.others(quota).await? else {
             return Ok(None);
         };
-        let checked = quota.check(before, after, &others.extents);
+        let checked = quota.check(before, after, &others.counted);
         checked.map_err(|over| BrokerError::OverQuota {
             topic: self.topic.clone(),
             over,
@@ -313,57 +313,58 @@ impl ByCall {
             .map(|(topic, entry)| async move {
                 let known = broker.known(topic);
                 let known = known.filter(|known| known.epoch() == entry.epoch);
-                (topic, broker.extent_of(topic, known).await)
+                (topic, broker.counted_of(topic, known).await)
             })
             .collect();
-        let mut extents = BTreeMap::new();
+        let mut counted = BTreeMap::new();
         let mut reads = stream::iter(reads).buffer_unordered(CONCURRENT_READS);
-        while let Some((topic, extent)) = reads.next().await {
-            if let Some(extent) = extent? {
-                extents.insert(topic, extent);
+        while let Some((topic, of_topic)) = reads.next().await {
+            if let Some(of_topic) = of_topic? {
+                counted.insert(topic, of_topic);
             }
         }
         for claim in claims.iter().filter(|claim| counts(&claim.topic)) {
-            let extent = extents.entry(&claim.topic).or_insert(claim.extent);
-            *extent = extent.or_larger(claim.extent);
+            let of_topic = counted.entry(&claim.topic);
+            let of_topic = of_topic.or_insert_with(|| claim.extent.into());
+            *of_topic = of_topic.or_larger(claim.extent);
         }
-        let extents = extents.into_values().collect();
-        Ok(Some(Others { extents, version }))
+        let counted = counted.into_values().collect();
+        Ok(Some(Others { counted, version }))
     }
 }
 
 impl Broker {
-    /// Returns what a registered topic may hold, or what it holds if that is more; `None` if it was removed. One that cannot be read
-    /// counts as if it had no limit.
-    async fn extent_of(
+    /// Returns what a registered topic counts against a quota; `None` if it was removed. One that cannot be read counts as if it
+    /// had no limit.
+    async fn counted_of(
         &self,
         topic: &Topic,
         known: Option<Arc<TopicHandle>>,
-    ) -> Result<Option<Extent>, BrokerError> {
+    ) -> Result<Option<Counted>, BrokerError> {
         let there = match known {
             Some(known) => Ok(Some(known)),
             None => self.load_within_reach(topic).await,
         };
-        let extent = match there {
-            Ok(Some(there)) => self.extent_in_use(&there).await,
-            Ok(None) => Ok(Extent::default()),
+        let counted = match there {
+            Ok(Some(there)) => self.counted_in_use(&there).await,
+            Ok(None) => Ok(Extent::default().into()),
             Err(error) => Err(error),
         };
-        match extent {
-            Ok(extent) => Ok(Some(extent)),
+        match counted {
+            Ok(counted) => Ok(Some(counted)),
             Err(BrokerError::UnknownTopic(_) | BrokerError::ShardGone { .. }) => Ok(None),
-            Err(error) if error.is_of_one_topic() => Ok(Some(Extent::default())),
+            Err(error) if error.is_of_one_topic() => Ok(Some(Extent::default().into())),
             Err(error) => Err(error),
         }
     }
 
     /// Returns what a topic may hold, or what it holds if that is more: for a time, after its limit was lowered.
-    async fn extent_in_use(&self, topic: &TopicHandle) -> Result<Extent, BrokerError> {
+    async fn counted_in_use(&self, topic: &TopicHandle) -> Result<Counted, BrokerError> {
         let limits = topic.settings().extent();
         let has_limit = limits.messages.is_some() || limits.bytes.is_some();
         // At its first epoch, nothing was lowered.
         if topic.epoch() == 1 || !has_limit {
-            return Ok(limits);
+            return Ok(limits.into());
         }
         let (mut messages, mut bytes) = (0, 0);
         for shard in topic.shards() {
@@ -380,7 +381,7 @@ impl Broker {
             messages += of(0);
             bytes += of(1) + (of(2) + of(3)) * TOMB_BYTES;
         }
-        Ok(limits.at_least(messages, bytes))
+        Ok(limits.counted(messages, bytes))
     }
 }
 

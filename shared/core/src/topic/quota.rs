@@ -35,6 +35,15 @@ pub struct Extent {
     pub bytes: Option<u64>,
 }
 
+/// The messages and bytes that a topic counts against a quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// Those that it may hold.
+    pub limits: Extent,
+    /// The same, or those that it holds if they are more: for a time, after a limit was lowered.
+    pub extent: Extent,
+}
+
 /// The way in which a change of a topic exceeds a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverQuota {
@@ -55,6 +64,8 @@ pub enum OverQuota {
         others: usize,
         /// Their part of the quota.
         used: u64,
+        /// The number of these topics that hold more than their limits.
+        above: usize,
         /// The part that the topic would have.
         wanted: u64,
     },
@@ -79,15 +90,21 @@ impl fmt::Display for OverQuota {
                 total,
                 others,
                 used,
+                above,
                 wanted,
             } => {
+                let why = match above {
+                    0 => String::new(),
+                    1 => ", as 1 of them still holds more than its limit".to_owned(),
+                    above => format!(", as {above} of them still hold more than their limits"),
+                };
                 let show = |amount: u64| match *quota {
                     MAX_BYTES => Size::new(amount).to_string(),
                     _ => amount.to_string(),
                 };
                 write!(
                     f,
-                    "the token's quota {quota} is {}, of which its other topics ({others}) have {}: this one may have {}, not {}; \
+                    "the token's quota {quota} is {}, of which its other topics ({others}) have {}{why}: this one may have {}, not {}; \
                      nothing was changed",
                     show(*total),
                     show(*used),
@@ -223,7 +240,7 @@ impl TopicQuota {
         &self,
         before: Option<Extent>,
         after: Extent,
-        others: &[Extent],
+        others: &[Counted],
     ) -> Result<(), OverQuota> {
         let max_topics = self.max_topics;
         if before.is_none() && others.len() >= usize::try_from(max_topics).unwrap_or(usize::MAX) {
@@ -235,15 +252,19 @@ impl TopicQuota {
             let Some((quota, total, wanted)) = part else {
                 continue;
             };
-            let of_others = others.iter().filter_map(|other| self.parts(*other)[index]);
-            let used = of_others.fold(0, |sum: u64, (.., part)| sum.saturating_add(part));
+            let part_of = |extent| self.parts(extent)[index].map_or(0, |(.., part)| part);
+            let of_others = others.iter().map(|other| part_of(other.extent));
+            let used = of_others.fold(0, u64::saturating_add);
             let grows = had.is_none_or(|(.., had)| had < wanted);
             if grows && used.saturating_add(wanted) > total {
+                let above = others.iter();
+                let above = above.filter(|other| part_of(other.extent) > part_of(other.limits));
                 return Err(OverQuota::Sum {
                     quota,
                     total,
                     others: others.len(),
                     used,
+                    above: above.count(),
                     wanted,
                 });
             }
@@ -269,13 +290,38 @@ impl TopicSettings {
     }
 }
 
+impl Counted {
+    /// Raises what the topic may hold, and what it counts, to at least these limits.
+    #[must_use]
+    pub fn or_larger(self, limits: Extent) -> Self {
+        Self {
+            limits: self.limits.or_larger(limits),
+            extent: self.extent.or_larger(limits),
+        }
+    }
+}
+
+impl From<Extent> for Counted {
+    fn from(limits: Extent) -> Self {
+        limits.counted(0, 0)
+    }
+}
+
 impl Extent {
     /// Raises each limit to at least what is held.
-    #[must_use]
-    pub fn at_least(self, messages: u64, bytes: u64) -> Self {
+    fn at_least(self, messages: u64, bytes: u64) -> Self {
         Self {
             messages: self.messages.map(|limit| limit.max(messages)),
             bytes: self.bytes.map(|limit| limit.max(bytes)),
+        }
+    }
+
+    /// Returns what a topic with these limits counts that holds this much.
+    #[must_use]
+    pub fn counted(self, messages: u64, bytes: u64) -> Counted {
+        Counted {
+            limits: self,
+            extent: self.at_least(messages, bytes),
         }
     }
 
@@ -317,6 +363,17 @@ mod tests {
             messages: Some(count),
             bytes: None,
         }
+    }
+
+    /// Checks a change beside topics that hold no more than their limits.
+    fn check(
+        quota: &TopicQuota,
+        before: Option<Extent>,
+        after: Extent,
+        others: &[Extent],
+    ) -> Result<(), OverQuota> {
+        let others: Vec<_> = others.iter().copied().map(Counted::from).collect();
+        quota.check(before, after, &others)
     }
 
     #[test]
@@ -401,29 +458,33 @@ mod tests {
     fn limits_are_added_up_and_only_what_grows_is_refused() {
         let quota = quota(3, 100);
         let (one, unlimited) = (messages(40), Extent::default());
-        assert_eq!(quota.check(None, messages(60), &[one]), Ok(()));
-        let over = quota.check(None, messages(61), &[one]).unwrap_err();
+        assert_eq!(check(&quota, None, messages(60), &[one]), Ok(()));
+        let over = check(&quota, None, messages(61), &[one]).unwrap_err();
         let why = "the token's quota max_messages is 100, of which its other topics (1) have 40: this one may have 60, not 61; nothing \
                    was changed";
         assert_eq!(over.to_string(), why);
+        // What is held above a limit counts, and the error says so.
+        let held = [messages(10).counted(30, 0), messages(10).counted(5, 0)];
+        let over = quota.check(None, messages(61), &held).unwrap_err();
+        let why = "of which its other topics (2) have 40, as 1 of them still holds more than its limit: this one may have 60, not 61";
+        assert!(over.to_string().contains(why), "{over}");
+        let over = quota.check(None, messages(61), &[held[0]; 2]).unwrap_err();
+        let why = "have 60, as 2 of them still hold more than their limits: this one may have 40";
+        assert!(over.to_string().contains(why), "{over}");
         // A topic of others without a limit counts as a third: 33.
-        assert_eq!(quota.check(None, messages(27), &[one, unlimited]), Ok(()));
-        assert!(quota.check(None, messages(28), &[one, unlimited]).is_err());
-        let over = quota.check(None, messages(1), &[messages(1); 3]);
+        assert_eq!(check(&quota, None, messages(27), &[one, unlimited]), Ok(()));
+        assert!(check(&quota, None, messages(28), &[one, unlimited]).is_err());
+        let over = check(&quota, None, messages(1), &[messages(1); 3]);
         let over = over.unwrap_err().to_string();
         let why = "the token's quota max_topics is 3, and it reaches 3 topics already; nothing was changed";
         assert_eq!(over, why);
         // The quota was larger before.
         let others = [messages(90), messages(90), messages(1), messages(1)];
         assert_eq!(
-            quota.check(Some(messages(50)), messages(50), &others),
+            check(&quota, Some(messages(50)), messages(50), &others),
             Ok(())
         );
-        assert!(
-            quota
-                .check(Some(messages(49)), messages(50), &others)
-                .is_err()
-        );
+        assert!(check(&quota, Some(messages(49)), messages(50), &others).is_err());
         assert!(quota.grows(None, messages(1)));
         assert!(quota.grows(Some(messages(1)), messages(2)));
         assert!(!quota.grows(Some(messages(2)), messages(2)));
@@ -435,7 +496,7 @@ mod tests {
         assert_eq!(messages(5).at_least(7, 9), messages(7));
         assert_eq!(messages(5).at_least(4, 9), messages(5));
         assert_eq!(unlimited.at_least(7, 9), unlimited);
-        let huge = quota.check(None, messages(u64::MAX), &[messages(u64::MAX)]);
+        let huge = check(&quota, None, messages(u64::MAX), &[messages(u64::MAX)]);
         assert!(huge.is_err());
     }
 
@@ -447,9 +508,7 @@ mod tests {
             messages: None,
             bytes: Some(bytes),
         };
-        let over = quota
-            .check(None, bytes(2 << 20), &[bytes(1 << 19)])
-            .unwrap_err();
+        let over = check(&quota, None, bytes(2 << 20), &[bytes(1 << 19)]).unwrap_err();
         let why = over.to_string();
         assert!(why.contains("max_bytes is 1MiB"), "{why}");
         assert!(why.contains("this one may have 512KiB, not 2MiB"), "{why}");
