@@ -149,7 +149,7 @@ impl ToSchema for NewSettings {}
     responses((status = 200, description = "The topic, with the settings in force; the header `ETag` has the epoch in quotes", body = TopicEntry),
         (status = 201, description = "The new topic", body = TopicEntry),
         (status = 404, description = "unknown_topic: the topic is being removed; repeat the request once it is gone"),
-        (status = 409, description = "declared_in_file: the managers' configuration declares the topic; busy: the topic would exceed the quota of the token, or there are 10,000 topics"),
+        (status = 409, description = "declared_in_file: the managers' configuration declares the topic; quota: the topic would exceed the quota of the token; busy: there are 10,000 topics"),
         (status = 412, description = "precondition_failed: the topic has changed, exists, or does not exist")))]
 pub(super) async fn put(
     With(api): With<Api>,

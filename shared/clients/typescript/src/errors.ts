@@ -5,7 +5,7 @@ const RETRYABLE = new Set([408, 429, 502, 503, 504]);
 /** The codes of problems. Codes never change their meaning; a later version of Lisa may add some. */
 export type Code =
   | "invalid" | "too_large" | "unauthorized" | "invalid_delivery_token" | "forbidden" | "not_found" | "unknown_topic" | "full"
-  | "in_flight" | "garbage" | "cancelled" | "stale" | "declared_in_file" | "not_empty" | "busy" | "unavailable" | "indeterminate" | (string & {});
+  | "in_flight" | "garbage" | "cancelled" | "stale" | "declared_in_file" | "not_empty" | "busy" | "quota" | "unavailable" | "indeterminate" | (string & {});
 
 /** A request that failed. If it was a send, `id` is the id to repeat it with. */
 export class LisaError extends Error {

@@ -43,7 +43,8 @@ impl From<BrokerError> for Problem {
             }
             BrokerError::UnknownGroup { .. } => ProblemCode::NotFound,
             BrokerError::Epoch { .. } => ProblemCode::PreconditionFailed,
-            BrokerError::OverQuota { .. } | BrokerError::TooManyTopics(_) => ProblemCode::Busy,
+            BrokerError::OverQuota { .. } => ProblemCode::Quota,
+            BrokerError::TooManyTopics(_) => ProblemCode::Busy,
             BrokerError::Cursor(wrong) => {
                 let problem = Self::new(ProblemCode::Invalid, error.to_string());
                 return problem.error("cursor", wrong.to_string());

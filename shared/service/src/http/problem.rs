@@ -55,9 +55,10 @@ pub enum ProblemCode {
     NotEmpty,
     /// The topic does not meet `If-Match` or `If-None-Match`; nothing was done.
     PreconditionFailed,
-    /// The same kind of operation is already in progress, or a quota or the limit of things of this kind is reached;
-    /// nothing was done.
+    /// The same kind of operation is already in progress, or the limit of things of this kind is reached; nothing was done.
     Busy,
+    /// The topic would exceed the quota of the token; nothing was done.
+    Quota,
     /// The delivery lost its lease, or is already settled; nothing was done.
     Stale,
     /// The payload or the body exceeds its limit.
@@ -154,6 +155,7 @@ impl ProblemCode {
                 "precondition failed",
             ),
             Self::Busy => ("busy", S::CONFLICT, "already in progress"),
+            Self::Quota => ("quota", S::CONFLICT, "quota exceeded"),
             Self::TooLarge => ("too_large", S::PAYLOAD_TOO_LARGE, "too large"),
             Self::UnsupportedMediaType => (
                 "unsupported_media_type",

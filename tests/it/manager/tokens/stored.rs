@@ -38,7 +38,7 @@ async fn limit(api: &Api, name: &str, settings: Value, expected: u16) -> u64 {
 /// Returns the reason why a topic is refused, which names no topic of others.
 async fn refused(api: &Api, name: &str, settings: Value) -> String {
     let problem = put_topic(api, name, settings).await.expect(409).json();
-    assert_eq!(problem["code"], "busy", "{problem}");
+    assert_eq!(problem["code"], "quota", "{problem}");
     let detail = problem["detail"].as_str().unwrap();
     detail.replace(&format!("topic {name}: "), "")
 }
@@ -220,7 +220,7 @@ async fn a_topic_whose_limit_was_lowered_counts_what_it_holds() {
     // The file's topic has a third.
     let over = refused(&team, "mail", of(1, 1)).await;
     assert!(
-        over.contains("max_messages is 30, of which its other topics (2) have 30"),
+        over.contains("max_messages is 30, of which its other topics (2) have 30, as 1 of them still holds more than its limit:"),
         "{over}"
     );
     for number in 0..20 {
