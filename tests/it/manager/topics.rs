@@ -355,6 +355,11 @@ async fn a_topic_is_removed_on_purpose_only_and_can_be_created_again() {
         let detail = refused["detail"].to_string();
         assert!(detail.contains(text), "{path}: {detail}");
     }
+    let kept = ["topics", "remove", "new", "--url", &*served.url];
+    let kept = lisa_manager(&server, &kept).run(SOON).await;
+    assert_eq!(kept.code, Some(1), "{kept:?}");
+    let advice = "--drain delivers what is stored first, and --force removes it";
+    assert!(kept.stderr.contains(advice), "{kept:?}");
     let remove_at = async |how: &str, tag: &str| {
         let path = format!("/v1/topics/new?how={how}");
         let request = api.request(Method::DELETE, &path).header("If-Match", tag);

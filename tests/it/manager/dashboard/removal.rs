@@ -15,6 +15,8 @@ async fn a_topic_is_removed_once_its_name_is_typed() {
         .await
         .expect(202);
     let (_, page) = site.get("/topics/new", "").await;
+    // What a call created is changed by a call.
+    assert!(page.contains("topics change new max_attempts="), "{page}");
     for path in ["/topics/new/drain", "/topics/new/force"] {
         assert!(page.contains(&format!("href=\"{path}\"")), "{page}");
         let (status, asked) = site.get(path, "").await;
@@ -25,6 +27,11 @@ async fn a_topic_is_removed_once_its_name_is_typed() {
     // What the file declares has no such buttons.
     let (_, page) = site.get("/topics/t", "").await;
     assert!(!page.contains("/topics/t/drain"), "{page}");
+    assert!(!page.contains("topics change t"), "{page}");
+    assert!(
+        page.contains("<code>topics.t</code> in the configuration of the managers"),
+        "{page}"
+    );
     assert_eq!(site.post("/topics/t/force", "", "typed=t").await, 409);
 
     assert_eq!(site.post("/topics/new/drain", "", "typed=new").await, 303);
