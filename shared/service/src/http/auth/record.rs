@@ -131,6 +131,15 @@ impl TokenDefinition {
             "The schedules that the token reaches, by name, in the same form; their topics must be reached, too. By default, the \
              names in `topics`.",
         );
+        let is_limited = topics.is_some() || groups.is_some() || schedules.is_some();
+        if is_limited
+            && scopes
+                .as_ref()
+                .is_some_and(|scopes| scopes.contains(&Scope::Tokens))
+        {
+            let why = "`tokens` cannot be limited: leave out topics, groups and schedules";
+            from.problem("scopes", Json::from(Scope::Tokens.as_str()), why.to_owned());
+        }
         let expires = Field::new(
             "expires",
             None,
