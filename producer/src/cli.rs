@@ -438,7 +438,7 @@ mod tests {
     #[test]
     fn wrong_values_are_wrong_usage() {
         for line in [
-            "send _orders x",
+            "send .orders x",
             "send orders x --delay 5",
             "send orders x --at tomorrow",
             "send orders x --delay 5s --at 2026-11-21T09:30:00Z",

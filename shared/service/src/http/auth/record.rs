@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written_and_shows_no_hash() {
         let body = json!({
-            "scopes": ["send", "tokens"], "topics": ["shop-*"], "groups": ["a"], "schedules": ["s"],
+            "scopes": ["send", "receive"], "topics": ["shop-*"], "groups": ["a"], "schedules": ["s"],
             "expires": "2999-01-01T00:00:00.000Z", "sends_per_second": 5, "max_topics": 3, "max_messages": 1000, "max_bytes": "64MiB", "sha256": "0".repeat(64), "previous_sha256": "F".repeat(64),
         });
         let NewToken {
@@ -374,7 +374,7 @@ mod tests {
         assert!(!format!("{record:?}").contains(&"0".repeat(20)));
         let token = record.token("app").unwrap();
         assert_eq!(token.hashes().count(), 2);
-        assert!(token.has(Scope::Tokens) && !token.has(Scope::Operate));
+        assert!(token.has(Scope::Receive) && !token.has(Scope::Operate));
         assert!(token.reach().is_limited());
         assert_eq!(token.quota().unwrap().per_second(), 5);
         assert_eq!(token.topic_quota().unwrap().max_messages, Some(1000));
@@ -410,6 +410,7 @@ mod tests {
             (json!({ "scopes": ["send"], "topics": "none" }), "topics"),
             (json!({ "scopes": ["send"], "topics": ["a b"] }), "topics"),
             (json!({ "scopes": ["send"], "topic": ["a"] }), "topic"),
+            (json!({ "scopes": ["tokens"], "topics": ["a"] }), "scopes"),
             (
                 json!({ "scopes": ["send"], "sends_per_second": 0 }),
                 "sends_per_second",
