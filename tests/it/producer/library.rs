@@ -173,7 +173,7 @@ async fn a_topic_that_nobody_declared_is_an_error_unless_it_may_be_made() {
     assert!(matches!(&error, SendError::UnknownTopic(topic) if topic.as_str() == "t"));
     assert!(!error.is_retryable());
     assert!(matches!(
-        strict.send("_t", "x").await,
+        strict.send(".t", "x").await,
         Err(SendError::Invalid(_))
     ));
     let options = ProducerOptions {
