@@ -82,6 +82,11 @@ impl Line {
             payload: json["payload"].as_str().unwrap_or_default().to_owned(),
         }
     }
+
+    /// The time of the delivery, in ms since the epoch.
+    fn delivered_at(&self) -> i64 {
+        millis(&self.due_at) + self.lateness_ms
+    }
 }
 
 /// An instant of an answer, in ms since the epoch.
