@@ -30,11 +30,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, post};
 use bytes::Bytes;
@@ -49,11 +48,10 @@ use lisa_service::http::json::{FEW, object};
 use lisa_service::http::tls::is_secure;
 use lisa_service::http::{Problem, Reads, SQS_ROUTES, check_coding, names_action, unknown_route};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::Gateway;
 use crate::answer::exact_json;
-use protocol::{Kind, MEDIA_TYPE, SqsError};
+use protocol::{Kind, MEDIA_TYPE, Protocol, SqsError};
 use sigv4::{Authorization, hash_of};
 
 /// The largest body of a request that sends: a batch of messages, with what JSON adds.
@@ -170,91 +168,6 @@ struct Call<'a> {
     id: &'a str,
     /// The trace of AWS X-Ray of which the request is a part.
     trace: Option<String>,
-}
-
-/// The protocol of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Protocol {
-    Json,
-    /// The older one, with answers in XML.
-    Query,
-    /// The older one, with answers in JSON, to a client that accepts them.
-    QueryInJson,
-}
-
-impl Protocol {
-    /// Returns the protocol of a request; `None` if it is of neither.
-    fn of(parts: &Parts) -> Option<Self> {
-        match parts.method {
-            Method::POST if parts.headers.contains_key(ACTION) => Some(Self::Json),
-            Method::GET if !names_action(&parts.uri) => None,
-            Method::POST | Method::GET => Some(match query_json::is_accepted(&parts.headers) {
-                true => Self::QueryInJson,
-                false => Self::Query,
-            }),
-            _ => None,
-        }
-    }
-
-    /// Returns true for the older one.
-    fn is_query(self) -> bool {
-        self != Self::Json
-    }
-
-    /// Returns the media type of its answers.
-    const fn media_type(self) -> &'static str {
-        match self {
-            Self::Json => MEDIA_TYPE,
-            Self::Query => xml::MEDIA_TYPE,
-            Self::QueryInJson => query_json::MEDIA_TYPE,
-        }
-    }
-
-    /// Returns the answer to an action, whose result is that of the newer protocol. The name of the action must be known.
-    fn render(self, action: &str, result: &Value, request: &str) -> String {
-        match self {
-            Self::Json => result.to_string(),
-            Self::Query => xml::render(action, result, request),
-            Self::QueryInJson => query_json::render(action, result, request),
-        }
-    }
-
-    /// Turns an answer of the newer protocol into one of this protocol.
-    async fn translate(
-        self,
-        action: &str,
-        response: Response,
-        request: &str,
-    ) -> Result<Response, SqsError> {
-        if self == Self::Json {
-            return Ok(response);
-        }
-        let (mut parts, body) = response.into_parts();
-        let failed = |error: &dyn std::fmt::Display| {
-            tracing::error!(%error, action, "cannot write an answer of the query protocol");
-            SqsError::new(Kind::InternalFailure, "The answer cannot be written.")
-        };
-        // It is in memory.
-        let json = to_bytes(body, usize::MAX)
-            .await
-            .map_err(|error| failed(&error))?;
-        let result: Value = serde_json::from_slice(&json).map_err(|error| failed(&error))?;
-        let media_type = HeaderValue::from_static(self.media_type());
-        parts.headers.insert(CONTENT_TYPE, media_type);
-        let text = self.render(action, &result, request);
-        Ok(Response::from_parts(parts, axum::body::Body::from(text)))
-    }
-
-    /// Returns the answer with an error.
-    fn error(self, error: SqsError, request: &str) -> Response {
-        let text = match self {
-            Self::Json => return error.into_response(),
-            Self::Query => xml::error(&error, request),
-            Self::QueryInJson => query_json::error(&error, request),
-        };
-        let media_type = [(CONTENT_TYPE, self.media_type())];
-        (error.status(), media_type, text).into_response()
-    }
 }
 
 /// Returns the routes. Old addresses of queues are routes, too, since some clients post there.

@@ -1,24 +1,113 @@
-//! The errors and answers of the protocol: JSON 1.0 of AWS.
+//! The protocols of SQS clients, and the errors and answers of the newer one: JSON 1.0 of AWS.
 //!
 //! An error has a shape, which SDKs turn into an exception, and a code from before JSON, which they report as the code of the
 //! error.
 
 use axum::Json;
+use axum::body::{Body, to_bytes};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use lisa_core::time::{shorten, shorten_to};
 use lisa_producer::SendError;
 use lisa_service::http::auth::Scope;
-use lisa_service::http::{Problem, ProblemCode};
+use lisa_service::http::{Problem, ProblemCode, names_action};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
+
+use super::{ACTION, query_json, xml};
 
 /// The media type of requests and answers.
 pub(super) const MEDIA_TYPE: &str = "application/x-amz-json-1.0";
 
 /// The longest value that an error repeats. SQS repeats those that are too long by a little.
 const MAX_SHOWN: usize = 256;
+
+/// The protocol of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Json,
+    /// The older one, with answers in XML.
+    Query,
+    /// The older one, with answers in JSON, to a client that accepts them.
+    QueryInJson,
+}
+
+impl Protocol {
+    /// Returns the protocol of a request; `None` if it is of neither.
+    pub(super) fn of(parts: &Parts) -> Option<Self> {
+        match parts.method {
+            Method::POST if parts.headers.contains_key(ACTION) => Some(Self::Json),
+            Method::GET if !names_action(&parts.uri) => None,
+            Method::POST | Method::GET => Some(match query_json::is_accepted(&parts.headers) {
+                true => Self::QueryInJson,
+                false => Self::Query,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Returns true for the older one.
+    pub(super) fn is_query(self) -> bool {
+        self != Self::Json
+    }
+
+    /// Returns the media type of its answers.
+    pub(super) const fn media_type(self) -> &'static str {
+        match self {
+            Self::Json => MEDIA_TYPE,
+            Self::Query => xml::MEDIA_TYPE,
+            Self::QueryInJson => query_json::MEDIA_TYPE,
+        }
+    }
+
+    /// Returns the answer to an action, whose result is that of the newer protocol. The name of the action must be known.
+    pub(super) fn render(self, action: &str, result: &Value, request: &str) -> String {
+        match self {
+            Self::Json => result.to_string(),
+            Self::Query => xml::render(action, result, request),
+            Self::QueryInJson => query_json::render(action, result, request),
+        }
+    }
+
+    /// Turns an answer of the newer protocol into one of this protocol.
+    pub(super) async fn translate(
+        self,
+        action: &str,
+        response: Response,
+        request: &str,
+    ) -> Result<Response, SqsError> {
+        if self == Self::Json {
+            return Ok(response);
+        }
+        let (mut parts, body) = response.into_parts();
+        let failed = |error: &dyn std::fmt::Display| {
+            tracing::error!(%error, action, "cannot write an answer of the query protocol");
+            SqsError::new(Kind::InternalFailure, "The answer cannot be written.")
+        };
+        // It is in memory.
+        let json = to_bytes(body, usize::MAX)
+            .await
+            .map_err(|error| failed(&error))?;
+        let result: Value = serde_json::from_slice(&json).map_err(|error| failed(&error))?;
+        let media_type = HeaderValue::from_static(self.media_type());
+        parts.headers.insert(CONTENT_TYPE, media_type);
+        let text = self.render(action, &result, request);
+        Ok(Response::from_parts(parts, Body::from(text)))
+    }
+
+    /// Returns the answer with an error.
+    pub(super) fn error(self, error: SqsError, request: &str) -> Response {
+        let text = match self {
+            Self::Json => return error.into_response(),
+            Self::Query => xml::error(&error, request),
+            Self::QueryInJson => query_json::error(&error, request),
+        };
+        let media_type = [(CONTENT_TYPE, self.media_type())];
+        (error.status(), media_type, text).into_response()
+    }
+}
 
 /// Defines the kinds of errors: first those of SQS, whose shapes have their names, then those that all services of AWS have.
 macro_rules! kinds {

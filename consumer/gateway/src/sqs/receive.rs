@@ -11,16 +11,16 @@ use lisa_core::message::{OrderingKey, forwarded};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::Call;
 use super::attributes::{self, Attribute, Attributes, md5_of, md5_of_attributes};
 use super::message_id::message_id;
-use super::protocol::{SqsError, ok, or_default};
+use super::protocol::{Protocol, SqsError, ok, or_default};
 use super::queue_attributes::{FIFO, MAX_TIMEOUT};
 use super::send::{
     DEDUPLICATION, GROUP, HASHED, SENDER, SENT, TRACE, TRACE_ATTRIBUTE, check_choice,
     sequence_numbers,
 };
 use super::settle::RELEASED;
-use super::{Call, Protocol};
 use crate::answer::Answer;
 use crate::handed::Pulled;
 use crate::pull::{MIN_LEASE, PullOptions, Taken, take};
