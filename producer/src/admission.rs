@@ -11,7 +11,7 @@ use lisa_service::http::client::{Admitted, Client, admit_send};
 #[cfg(feature = "http")]
 pub(crate) use lisa_service::http::share::Share;
 #[cfg(feature = "http")]
-use lisa_service::http::share::Shares;
+use lisa_service::http::share::{Shares, Shortage};
 
 use crate::error::SendError;
 
@@ -53,7 +53,7 @@ impl Admission {
     /// dropped. Do not call it while holding a share.
     ///
     /// # Errors
-    /// [`SendError::Busy`]: other sends of the client have taken too long.
+    /// [`SendError::Busy`]: other sends of the client, or of all clients, have taken too long.
     pub(crate) async fn share(&self, bytes: usize) -> Result<Option<Share>, SendError> {
         if Admitted::current().is_none() {
             return Ok(None);
@@ -61,7 +61,8 @@ impl Admission {
         let mut share = self.sends.begin(Client::current());
         match share.add_within(bytes.min(OF_ONE), WAIT).await {
             Ok(()) => Ok(Some(share)),
-            Err(_) => Err(SendError::Busy { limit: OF_ONE }),
+            Err(Shortage::OfClient) => Err(SendError::Busy { limit: OF_ONE }),
+            Err(Shortage::OfAll) => Err(SendError::Busy { limit: OF_ALL }),
         }
     }
 }
