@@ -85,4 +85,11 @@ impl Fields {
         let value = text.map(str::parse).transpose();
         value.map_err(|error| Failure::invalid(name, &error))
     }
+
+    /// Returns the version of what a form changes: never 0, which would create it.
+    pub(super) fn version(&self) -> Result<u64, Failure> {
+        let version = self.value::<u64>("version")?;
+        let version = version.filter(|version| *version > 0);
+        version.ok_or_else(|| Failure::invalid("version", &"missing"))
+    }
 }

@@ -86,10 +86,7 @@ pub(super) async fn edit(
 ) -> Result<Response, Failure> {
     let name = name(&schedule)?;
     let fields = Fields::read(body, WITH_DEFINITION, &dashboard.0.bodies).await?;
-    let version = fields
-        .value::<u64>("version")?
-        .filter(|version| *version > 0);
-    let version = version.ok_or_else(|| Failure::invalid("version", &"missing"))?;
+    let version = fields.version()?;
     let mut form = Form {
         schedule: Some(&name),
         fields,

@@ -89,10 +89,7 @@ pub(super) async fn edit(
 ) -> Result<Response, Failure> {
     let name = name(&token)?;
     let fields = Fields::read(body, WITH_DEFINITION, &dashboard.0.bodies).await?;
-    let version = fields
-        .value::<u64>("version")?
-        .filter(|version| *version > 0);
-    let version = version.ok_or_else(|| Failure::invalid("version", &"missing"))?;
+    let version = fields.version()?;
     let form = Form {
         token: Some(name),
         fields,
