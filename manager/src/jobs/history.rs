@@ -29,7 +29,7 @@ pub(super) struct History {
 
 /// The samples of one topic in one resolution.
 struct Track {
-    step_ms: u64,
+    resolution: Resolution,
     /// The start of the last minute or quarter hour that was handled.
     handled: UnixMs,
     /// The last sample; all zero before the first one.
@@ -53,7 +53,7 @@ struct Due {
 impl Track {
     fn new(resolution: Resolution) -> Self {
         Self {
-            step_ms: resolution.step_ms(),
+            resolution,
             handled: UnixMs::default(),
             sample: Sample::default().pack(),
             is_complete: true,
@@ -63,7 +63,7 @@ impl Track {
 
     /// Returns the samples to write when the counts at `now` are those of `sample`.
     fn due(&mut self, now: UnixMs, sample: &str) -> Vec<Due> {
-        let time = begin(now, self.step_ms);
+        let time = self.resolution.start(now);
         let is_new = time != self.handled && now.since(time) <= LATEST;
         let is_same = self.sample == sample;
         if is_new {
@@ -158,7 +158,7 @@ impl History {
         let now = broker.now();
         let due = self.totals.iter_mut().zip(&self.resolutions);
         let due = due.filter_map(|(noted, of)| {
-            let time = begin(now, of.0.step_ms());
+            let time = of.0.start(now);
             (time != *noted && now.since(time) <= LATEST).then_some((noted, *of, time))
         });
         let due: Vec<_> = due.collect();
@@ -191,11 +191,6 @@ impl History {
             .min();
         Ok(Some(now.since(oldest.unwrap_or(now))))
     }
-}
-
-/// Returns the start of the step at `now`.
-const fn begin(now: UnixMs, step_ms: u64) -> UnixMs {
-    UnixMs::new(now.get() / step_ms * step_ms)
 }
 
 /// Writes samples of one topic, one after the other.

@@ -182,7 +182,8 @@ pub(crate) async fn history(
         broker.samples(topic, Resolution::Minute, since),
         broker.samples(topic, Resolution::Quarter, since),
     );
-    let steps = steps(&ticks, samples.await?, (&Sample::new(stats, now), now));
+    let samples = begin_at(topic.created_at(), samples.await?);
+    let steps = steps(&ticks, samples, (&Sample::new(stats, now), now));
     Ok(HistoryView {
         topic: Some(topic.name().clone()),
         step_ms: period.step_ms(),
@@ -207,7 +208,14 @@ pub(crate) async fn history_of_all(
         broker.total_samples(Resolution::Minute, since),
         broker.total_samples(Resolution::Quarter, since),
     );
-    let steps = steps(&ticks, samples.await?, (&counts.total(now), now));
+    let created = counts.list.topics.iter().map(|stats| {
+        let topic = broker.known(&stats.topic)?;
+        topic.created_at()
+    });
+    let created: Option<Vec<UnixMs>> = created.collect();
+    let first = created.into_iter().flatten().min();
+    let samples = begin_at(first, samples.await?);
+    let steps = steps(&ticks, samples, (&counts.total(now), now));
     Ok(HistoryView {
         topic: None,
         step_ms: period.step_ms(),
@@ -243,6 +251,21 @@ pub(crate) async fn read_of_all(
 ) -> Result<HistoryView, AllTopicsError> {
     let counts = newest_counts(broker, within, |_| None).await?;
     Ok(history_of_all(broker, (period, &TimeZone::UTC), &counts).await?)
+}
+
+/// Returns the samples, and zeros for the minute in which the first topic was created: those of the managers begin later, and may
+/// include its first messages.
+fn begin_at(
+    created: Option<UnixMs>,
+    mut samples: BTreeMap<UnixMs, Sample>,
+) -> BTreeMap<UnixMs, Sample> {
+    let begin = created.map(|at| Resolution::Minute.start(at));
+    if let Some(begin) = begin
+        && samples.range(..begin).next().is_none()
+    {
+        samples.insert(begin, Sample::default());
+    }
+    samples
 }
 
 /// Returns the steps between the ticks, and the one from the last tick to now.

@@ -314,7 +314,7 @@ async fn the_history_of_a_topic_is_the_same_over_http_and_in_its_charts() {
     let site = Site::start("").await;
     site.api.send("t", "x", &[]).await.expect(202);
     let history = async || site.api.get_json("/v1/topics/t/history?for=10m").await;
-    // No minute has ended since the start, but a running one is there.
+    // No minute has ended since the start, but the running one is there, from the first message on.
     let view = history().await;
     assert_eq!(
         (&view["step_ms"], &view["topic"]),
@@ -322,6 +322,7 @@ async fn the_history_of_a_topic_is_the_same_over_http_and_in_its_charts() {
     );
     let steps = view["steps"].as_array().unwrap();
     assert_eq!((steps.len(), &steps[0]["sent"]), (11, &json!(null)));
+    assert_eq!(steps[10]["sent"], 1, "{view:#}");
     let running = &steps[10]["messages"];
     let stored = ["ready", "in_flight"].map(|state| running[state].as_u64().unwrap());
     assert_eq!(stored.iter().sum::<u64>(), 1, "{view:#}");
@@ -336,7 +337,7 @@ async fn the_history_of_a_topic_is_the_same_over_http_and_in_its_charts() {
     }
     let (status, page) = site.get("/topics/t?history=3600", "").await;
     assert!(
-        status == 200 && page.contains("appears shortly after"),
+        status == 200 && page.contains("sent: 1 to 1"),
         "{page}"
     );
     assert!(!page.contains(" style="), "the policy would refuse it");

@@ -22,6 +22,9 @@ async fn a_declared_topic_has_settings_a_group_and_a_place_in_the_registry() {
     assert_eq!(stream.groups[b"default".as_slice()].last_delivered, "0-0");
     let registry = snapshot.hash("v1:{registry}:topics");
     assert_eq!(registry[b"t".as_slice()], "1 1");
+    assert_eq!(conf["created"], conf["version"]);
+    let created = relay.topic().created_at();
+    assert_eq!(created.unwrap().get().to_string(), conf["created"]);
     relay.assert_drained().await;
 }
 
@@ -52,6 +55,7 @@ async fn an_update_replaces_the_settings_once() {
         ..settings()
     };
     let name = relay.topic().name();
+    let created = relay.topic().created_at();
     let update = async || {
         relay
             .broker()
@@ -61,6 +65,7 @@ async fn an_update_replaces_the_settings_once() {
     };
     let held = update().await;
     assert_eq!((held.settings().max_attempts, held.epoch()), (9, 2));
+    assert_eq!(held.created_at(), created);
     let before = relay.snapshot().await;
     assert_eq!(update().await.epoch(), 2);
     assert_eq!(before.diff(&relay.snapshot().await), "");

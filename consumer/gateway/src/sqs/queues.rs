@@ -192,10 +192,9 @@ pub(super) async fn attributes(
     }
     let mut all = of_settings(&queue.name, queue.topic.settings());
     let seconds = |at: UnixMs| (at.get() / 1000).to_string();
-    let settings = queue.topic.settings();
     for (name, value) in [
         ("QueueArn", Some(call.arn(&queue.name))),
-        ("CreatedTimestamp", settings.sqs.created.map(seconds)),
+        ("CreatedTimestamp", queue.topic.created_at().map(seconds)),
         (
             "LastModifiedTimestamp",
             queue.topic.changed_at().map(seconds),

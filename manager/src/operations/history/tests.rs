@@ -60,6 +60,35 @@ fn long_steps_begin_at_round_times_of_the_zone_and_short_ones_everywhere_at_once
 }
 
 #[test]
+fn the_history_of_a_new_topic_begins_with_its_first_messages() {
+    let minutes = [9, 10, 11, 12];
+    let with = |created: Option<u64>, samples: &[(u64, u64)], newest| {
+        let samples = samples.iter().map(|(of, sent)| (at(*of), sample(*sent)));
+        let created = created.map(|minute| UnixMs::new(at(minute).get() + 20_000));
+        let ticks: Vec<_> = minutes.iter().copied().map(at).collect();
+        let now = UnixMs::new(at(12).get() + 30_000);
+        let samples = begin_at(created, samples.collect());
+        let steps = steps(&ticks, samples, (&sample(newest), now));
+        steps.into_iter().map(|step| step.sent).collect::<Vec<_>>()
+    };
+    // A sample of the minute itself was taken after the first messages.
+    assert_eq!(
+        with(Some(10), &[(10, 3), (11, 5), (12, 9)], 9),
+        [None, Some(5), Some(4), Some(0)]
+    );
+    // No manager has written a sample yet.
+    assert_eq!(with(Some(12), &[], 7)[2..], [None, Some(7)]);
+    assert_eq!(with(None, &[], 7)[2..], [None, None]);
+    // The first manager came late: it is not known when in between the messages were sent.
+    assert_eq!(with(Some(10), &[(12, 5)], 5), [None, None, None, Some(0)]);
+    // The history began before: another topic may have had the name.
+    assert_eq!(
+        with(Some(11), &[(10, 3), (11, 4), (12, 9)], 9),
+        [None, Some(1), Some(5), Some(0)]
+    );
+}
+
+#[test]
 fn a_missed_minute_is_a_gap_and_a_quiet_one_is_none() {
     let minutes = [0, 1, 2, 3, 4, 5];
     assert_eq!(

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::broker::reshard::shard_map::ShardMap;
+use crate::broker::topic_handle::Life;
 use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::keys::ShardKeys;
 use crate::scripts::{self, DeclareMode, DeclareReply, Declared};
@@ -112,9 +113,15 @@ impl Broker {
             settings,
             groups,
             version,
+            created,
             ..
         } = decided;
-        self.remember(topic, epoch, &settings, &groups, (None, version), map)
+        let life = Life {
+            version,
+            created,
+            removal: None,
+        };
+        self.remember(topic, epoch, &settings, &groups, life, map)
             .await
     }
 

@@ -48,6 +48,11 @@ impl Resolution {
             Self::Quarter => 900_000,
         }
     }
+
+    /// Returns the start of the minute or quarter hour at a time.
+    pub const fn start(self, at: UnixMs) -> UnixMs {
+        UnixMs::new(at.get() / self.step_ms() * self.step_ms())
+    }
 }
 
 /// The counters and counts of a topic at one instant, or their sums over all topics.

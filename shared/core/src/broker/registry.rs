@@ -14,11 +14,13 @@ use tokio::sync::watch;
 
 use crate::broker::reply::{command, decode};
 use crate::broker::reshard::shard_map::ShardMap;
+use crate::broker::topic_handle::Life;
 use crate::broker::{Broker, BrokerError, CONCURRENT_READS, TopicHandle};
 use crate::keys::{LAYOUT, RegistryKeys, ShardKeys};
 use crate::misspelling::suggestion;
 use crate::redis::{ConnectionError, ConnectionErrorKind};
-use crate::scripts::{Heartbeat, Operation, Register, Removal, unexpected};
+use crate::scripts::{Heartbeat, Operation, Register, unexpected};
+use crate::time::UnixMs;
 use crate::topic::{Group, Shard, Topic, TopicSettings};
 
 /// The least time between two reads of the registry by the parts of a process that follow it.
@@ -341,9 +343,9 @@ impl Broker {
         let map = self.read_shard_map(topic).await?;
         let shard = ShardKeys::new(&self.inner.namespace, topic, Shard::new(map.old.end), &[]);
         let fields = [
-            "layout", "epoch", "settings", "groups", "removed", "version",
+            "layout", "epoch", "settings", "groups", "removed", "version", "created",
         ];
-        let Some([layout, epoch, settings, groups, removed, version]) =
+        let Some([layout, epoch, settings, groups, removed, version, created]) =
             self.conf(&shard, fields).await?
         else {
             return Ok(None);
@@ -361,9 +363,14 @@ impl Broker {
         let epoch = decode("HMGET", epoch)?;
         let settings: String = decode("HMGET", settings)?;
         let groups: String = decode("HMGET", groups)?;
-        // Older releases wrote no version.
-        let state = (removal, version.unwrap_or(1));
-        let handle = self.remember(topic, epoch, &settings, &groups, state, map);
+        let created: Option<u64> = decode("HMGET", created)?;
+        let life = Life {
+            // Older releases wrote no version.
+            version: version.unwrap_or(1),
+            created: created.map(UnixMs::new),
+            removal,
+        };
+        let handle = self.remember(topic, epoch, &settings, &groups, life, map);
         handle.await.map(Some)
     }
 
@@ -387,7 +394,7 @@ impl Broker {
         epoch: u64,
         text: &str,
         groups: &str,
-        (removal, version): (Option<Removal>, u64),
+        life: Life,
         map: ShardMap,
     ) -> Result<Arc<TopicHandle>, BrokerError> {
         let settings: TopicSettings =
@@ -398,7 +405,7 @@ impl Broker {
         let groups = self.groups_in(topic, groups)?;
         let mut handle =
             TopicHandle::new(&self.inner.namespace, topic, epoch, settings, &groups, map);
-        (handle.removal, handle.version) = (removal, version);
+        handle.life = life;
         Ok(self.put(self.look_at_groups(handle).await))
     }
 

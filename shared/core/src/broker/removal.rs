@@ -72,7 +72,7 @@ impl Broker {
         seen: Option<u64>,
     ) -> Result<Option<(Removal, u64)>, BrokerError> {
         let is_first = shard.get() == handle.open();
-        let version = (!is_first).then_some(handle.version);
+        let version = (!is_first).then_some(handle.life.version);
         let call = RemoveTopic { how, version, seen };
         let topic = handle.name().clone();
         let begun = self.run(handle.keys(shard)?, &call).await?;

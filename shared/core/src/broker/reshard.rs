@@ -23,7 +23,13 @@ const ARRIVALS_MEANWHILE: u64 = 10_000_000;
 /// The maximum arrival number that new shards may begin with. Arrival numbers have twelve digits.
 const MOST_ARRIVALS: u64 = 900_000_000_000;
 /// The fields of `conf` that are not settings, which new shards copy from the old ones.
-const FLAGS: [&str; 4] = ["paused", "retiring:", "instance:", "garbage_hook:"];
+const FLAGS: [&str; 5] = [
+    "created",
+    "paused",
+    "retiring:",
+    "instance:",
+    "garbage_hook:",
+];
 
 /// The outcome of a request to reshard.
 #[derive(Clone, Debug)]
@@ -161,7 +167,7 @@ impl Broker {
         if handle.open() != old.start {
             return Err(BrokerError::Changing(topic.clone()));
         }
-        if (handle.settings().shards, handle.version) != (now, version) {
+        if (handle.settings().shards, handle.life.version) != (now, version) {
             // While this process was paused, the topic was removed, and another one was created.
             if begun.is_own {
                 self.call_off(&handle, old.start).await?;

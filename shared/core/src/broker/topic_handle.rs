@@ -12,6 +12,27 @@ use crate::scripts::Removal;
 use crate::time::UnixMs;
 use crate::topic::{Group, Namespace, Shard, Topic, TopicSettings};
 
+/// The times of a topic's life as its `conf` has them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Life {
+    /// The time at which it was created; `None` if an older release created it.
+    pub(super) created: Option<UnixMs>,
+    /// The version of its settings: when they came into force, ms; 1 if an older release wrote them.
+    pub(super) version: u64,
+    /// The way in which it is being removed.
+    pub(super) removal: Option<Removal>,
+}
+
+impl Default for Life {
+    fn default() -> Self {
+        Self {
+            created: None,
+            version: 1,
+            removal: None,
+        }
+    }
+}
+
 /// A registered topic: its settings at one epoch, and its keys.
 #[derive(Debug)]
 pub struct TopicHandle {
@@ -20,10 +41,7 @@ pub struct TopicHandle {
     settings: TopicSettings,
     groups: Vec<Group>,
     map: ShardMap,
-    /// The way in which it is being removed.
-    pub(super) removal: Option<Removal>,
-    /// The version of its settings, ms; 1 if an older release wrote them.
-    pub(super) version: u64,
+    pub(super) life: Life,
     /// Its shards, each with the keys of its groups. A change of the groups reaches one shard after another.
     shards: Vec<ShardKeys>,
     /// For each shard, true if it needed the general scripts the last time.
@@ -43,8 +61,7 @@ impl TopicHandle {
         let shards = (map.old.start..map.old.end + settings.shards).map(Shard::new);
         Self {
             map,
-            removal: None,
-            version: 1,
+            life: Life::default(),
             name: topic.clone(),
             epoch,
             groups: groups.to_vec(),
@@ -80,8 +97,7 @@ impl TopicHandle {
             epoch: self.epoch,
             settings: self.settings.clone(),
             map: self.map.clone(),
-            removal: self.removal,
-            version: self.version,
+            life: self.life,
             groups: names.into_iter().cloned().collect(),
             general: general
                 .map(|general| AtomicBool::new(general || groups.len() != 1))
@@ -111,14 +127,19 @@ impl TopicHandle {
         self.epoch
     }
 
+    /// Returns the time at which it was created; `None` if an older release declared it.
+    pub fn created_at(&self) -> Option<UnixMs> {
+        self.life.created
+    }
+
     /// Returns the time at which its settings came into force; `None` if an older release declared it.
     pub fn changed_at(&self) -> Option<UnixMs> {
-        (self.version > 1).then(|| UnixMs::new(self.version))
+        (self.life.version > 1).then(|| UnixMs::new(self.life.version))
     }
 
     /// Returns the way in which it is being removed, if it is.
     pub fn removal(&self) -> Option<Removal> {
-        self.removal
+        self.life.removal
     }
 
     /// Returns its shards, retiring ones first.

@@ -16,8 +16,9 @@
 --                                decides
 -- ARGV[8] rules          pairs   fields of `conf` that the scripts read, and their values
 --
--- Returns created, updated or kept, then the epoch, the settings, the groups and the version now in force; or 'shards' and the
---   number of shards there, if it differs from the caller's; or 'layout' and the layout there, if it is not this one; or 'epoch'
+-- Returns created, updated or kept, then the epoch, the settings, the groups and the version now in force, and when the topic was
+--   created in ms, 0 if that is not known; or 'shards' and the number of shards there, if it differs from the caller's; or 'layout'
+--   and the layout there, if it is not this one; or 'epoch'
 --   and the epoch there, if it is not `seen` and the settings differ; or 'resharding' and the new number of shards: until they are
 --   in use, no settings are replaced, because the new shards would not get them; or 'removed', and 1 if the topic is gone, 0 while it
 --   is being removed; or 'redirected' if the topic is on other shards than the caller thinks, or is being restored there.
@@ -37,9 +38,9 @@ local RULES = {
 }
 
 local conf = redis.call('HMGET', CONF, 'epoch', 'shards', 'groups', 'settings', 'class', 'layout', 'version', 'resharding',
-  'removed', 'last_epoch', 'next')
+  'removed', 'last_epoch', 'next', 'created')
 local epoch, class = tonumber(conf[1]), conf[5]
-local there = tonumber(conf[7]) or 0
+local there, created = tonumber(conf[7]) or 0, tonumber(conf[12]) or 0
 if conf[6] and tonumber(conf[6]) ~= LAYOUT then
   return {'layout', conf[6]}
 end
@@ -55,7 +56,7 @@ local is_whole = epoch and conf[2] and conf[3] and conf[4] and class and conf[6]
 local replaces = mode == 'update' and not (version and there > version)
 if mode == 'repair' then
   if (conf[1] or '') ~= seen then
-    return {'kept', epoch or 0, conf[4] or '', conf[3] or '', there}
+    return {'kept', epoch or 0, conf[4] or '', conf[3] or '', there, created}
   end
   conf[3], is_whole = false, false
 elseif mode == 'update' and seen ~= '' and tonumber(seen) ~= (epoch or 0) and conf[4] ~= settings then
@@ -97,7 +98,7 @@ if keeps then
     redis.call('HSET', CONF, 'version', ARGV[7])
   end
   -- Older releases wrote no version.
-  return {'kept', epoch, conf[4], conf[3], version or math.max(there, 1)}
+  return {'kept', epoch, conf[4], conf[3], version or math.max(there, 1), created}
 end
 if needs_general or #names ~= 1 then
   class = 'general'
@@ -121,4 +122,8 @@ redis.call('HSET', CONF, 'layout', LAYOUT, 'epoch', epoch, 'version', whole(vers
 if needs_general then
   redis.call('HSET', CONF, 'features', 1)
 end
-return {outcome, epoch, settings, groups, version}
+if outcome == 'created' and created == 0 then
+  created = version
+  redis.call('HSET', CONF, 'created', whole(created))
+end
+return {outcome, epoch, settings, groups, version, created}

@@ -2,6 +2,7 @@
 
 use crate::keys::{Key, ShardKeys};
 use crate::scripts::{Args, KeyOf, Operation, Reply, UnexpectedReply, keys, script, unexpected};
+use crate::time::UnixMs;
 use crate::topic::{Group, TopicSettings};
 
 /// Registers one shard of a topic.
@@ -57,6 +58,8 @@ pub(crate) struct Declared {
     pub(crate) groups: String,
     /// The version of the settings, ms.
     pub(crate) version: u64,
+    /// The time at which the topic was created, if it is known.
+    pub(crate) created: Option<UnixMs>,
 }
 
 impl Operation for Declare<'_> {
@@ -126,6 +129,7 @@ impl Operation for Declare<'_> {
             settings: reply.text()?,
             groups: reply.text()?,
             version: reply.number()?,
+            created: Some(UnixMs::new(reply.number()?)).filter(|at| at.get() > 0),
         }))
     }
 }
