@@ -333,8 +333,7 @@ settings changed under a condition|declare.lua|elseif mode == 'update' and seen 
 resharding loses settings|declare.lua|if conf[8] and is_whole and not keeps then|if false then
 restoring on older shards|redirect.lua| or restores and (conf[1] or conf[2])|
 restoring on the first shard|declare.lua|if not epoch and conf[11] then|if false then
-claim at another version of the registry|claim_topic.lua|if seen and seen ~= (tonumber(version) or 0) then|if false then
-claim that nobody notices|claim_topic.lua|redis.call('HINCRBY', TOPICS, ':version', 1)|
+claims without an order|claim_topic.lua|redis.call('HINCRBY', TOPICS, ':version', 1)|tonumber(redis.call('HGET', TOPICS, ':version')) or 0
 claim of one topic too many|claim_topic.lua|if count >= most then|if count > most then
 claims that are no topics yet|claim_topic.lua|counted[other], count = true, count + 1|counted[other] = true
 token changed at another version|change_token.lua|if version ~= at then|if false then

@@ -336,10 +336,7 @@ async fn the_history_of_a_topic_is_the_same_over_http_and_in_its_charts() {
         assert!(reply.body.contains(allowed), "{query}: {}", reply.body);
     }
     let (status, page) = site.get("/topics/t?history=3600", "").await;
-    assert!(
-        status == 200 && page.contains("sent: 1 to 1"),
-        "{page}"
-    );
+    assert!(status == 200 && page.contains("sent: 1 to 1"), "{page}");
     assert!(!page.contains(" style="), "the policy would refuse it");
     let (status, page) = site.get("/topics/t?history=5", "").await;
     assert!(

@@ -56,7 +56,8 @@ async fn claims(relay: &Relay) -> usize {
 async fn write_claim(relay: &Relay, at_ms: u128, claim: &str) {
     let mut write = cmd("HSET");
     write.arg(key(relay, "topic_claims")).arg(claim);
-    write.arg(format!("{at_ms} {claim}"));
+    // Before all others.
+    write.arg(format!("0 {at_ms} {claim}"));
     let _: u64 = relay.command(&write).await;
 }
 
@@ -133,6 +134,27 @@ async fn of_changes_at_the_same_time_only_as_many_grow_as_the_quota_allows() {
                 .await
                 .unwrap();
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_other_topics_disturb_no_call_that_is_checked_against_a_quota() {
+    let relay = Relay::start("claims").await;
+    let churn = async |name: &str| {
+        for round in 1.. {
+            declare(&relay, name, &limited(round), None).await.unwrap();
+        }
+    };
+    let checked = async {
+        for number in 0..20 {
+            let name = format!("shop-{number}");
+            let declared = declare(&relay, &name, &limited(5), quota(20, 100)).await;
+            assert_eq!(declared.unwrap(), Some(5), "{name}");
+        }
+    };
+    tokio::select! {
+        () = checked => {}
+        _ = join_all(["a", "b", "c", "d"].map(churn)) => {}
     }
 }
 

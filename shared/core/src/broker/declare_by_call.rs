@@ -1,7 +1,7 @@
 //! Declares topics by call: within the quota of the caller, and at most [`MAX_TOPICS`] in all.
 //!
 //! A topic is written where its shards are, and listed in the registry afterwards. So a call first claims the limits of the topic in the
-//! registry, if nobody else has claimed any since it has summed up the topics. Its claim counts until the topic is listed.
+//! registry, and then sums up the topics and the claims before its own. Its claim counts until the topic is listed.
 
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
@@ -26,7 +26,7 @@ const MAX_CLAIMS: usize = 1000;
 const CLAIM_LASTS: Duration = Duration::from_secs(60);
 /// The bytes of a tombstone in `max_bytes`, twice for that of a merged id, as in the send script.
 const TOMB_BYTES: u64 = 128;
-/// The tries of a call, if other topics are being changed at the same time.
+/// The tries of a call whose quota the claims of calls before it use up, or whose topic is changed at the same time.
 const TRIES: u32 = 20;
 /// The pause after a try, multiplied by the number of tries so far.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -35,6 +35,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 #[derive(Debug, PartialEq, Eq)]
 struct Claim {
     id: String,
+    /// The claims of a lower order were noted before this one.
+    order: u64,
     at_ms: u64,
     topic: Topic,
     extent: Extent,
@@ -43,6 +45,7 @@ struct Claim {
 impl Claim {
     fn parse(id: String, text: &str) -> Option<Self> {
         let mut parts = text.split(' ');
+        let order = parts.next()?.parse().ok()?;
         let at_ms = parts.next()?.parse().ok()?;
         let topic = parts.next()?.parse().ok()?;
         let mut limit = || match parts.next()? {
@@ -55,6 +58,7 @@ impl Claim {
         };
         Some(Self {
             id,
+            order,
             at_ms,
             topic,
             extent,
@@ -62,11 +66,17 @@ impl Claim {
     }
 }
 
+/// A claim of this call.
+struct OwnClaim {
+    id: MessageId,
+    order: u64,
+}
+
 /// The topics that count against a quota, beside one that is being changed.
 struct Others {
     counted: Vec<Counted>,
-    /// The version of the registry for which they are complete.
-    version: u64,
+    /// True if some are only claimed so far.
+    has_claims: bool,
 }
 
 /// The declaration of a topic by call.
@@ -163,7 +173,7 @@ impl Broker {
 impl ByCall {
     async fn run(mut self) -> Result<Arc<TopicHandle>, BrokerError> {
         for attempt in 1..=TRIES {
-            if let Some(declared) = self.declare_once().await? {
+            if let Some(declared) = self.declare_once(attempt == TRIES).await? {
                 return Ok(declared);
             }
             sleep(PAUSE * attempt).await;
@@ -171,8 +181,11 @@ impl ByCall {
         Err(BrokerError::Changing(self.topic))
     }
 
-    /// Returns `None` if other topics, or this one, have changed in the meantime.
-    async fn declare_once(&mut self) -> Result<Option<Arc<TopicHandle>>, BrokerError> {
+    /// Returns `None` if the call must be tried again. On the last try, claims of others count as if their topics were declared.
+    async fn declare_once(
+        &mut self,
+        is_last: bool,
+    ) -> Result<Option<Arc<TopicHandle>>, BrokerError> {
         let before = match self.broker.load(&self.topic).await {
             Err(BrokerError::UnknownTopic(_)) => None,
             before => before?,
@@ -183,12 +196,12 @@ impl ByCall {
             return Err(BrokerError::BeingRemoved(self.topic.clone()));
         }
         let claim = match self.quota.clone() {
-            Some(quota) => match self.claim_part(&quota, before.as_deref()).await? {
+            Some(quota) => match self.claim_part(&quota, before.as_deref(), is_last).await? {
                 Some(claim) => claim,
                 None => return Ok(None),
             },
-            None if before.is_none() => match self.claim(self.settings.extent(), None).await? {
-                Some(id) => Some(id),
+            None if before.is_none() => match self.claim(self.settings.extent()).await? {
+                Some(claim) => Some(claim),
                 None => return Ok(None),
             },
             None => None,
@@ -208,12 +221,10 @@ impl ByCall {
                     | BrokerError::BeingRemoved(_)
                     | BrokerError::Resharding { .. })
         );
-        if let Some(id) = claim
+        if let Some(claim) = claim
             && is_decided
-            && let Err(error) = self.broker.drop_claim(id.as_str()).await
         {
-            let topic = &self.topic;
-            tracing::warn!(%topic, %error, "cannot drop the claim of a topic; it counts for a minute");
+            self.drop_own(&claim).await;
         }
         match declared {
             Err(BrokerError::Epoch { .. }) if is_any => Ok(None),
@@ -221,12 +232,13 @@ impl ByCall {
         }
     }
 
-    /// Claims the topic's part of a quota, if it changes. Returns `None` if other topics have changed in the meantime.
+    /// Claims the topic's part of a quota, if it changes. Returns `None` if the call must be tried again.
     async fn claim_part(
         &mut self,
         quota: &TopicQuota,
         before: Option<&TopicHandle>,
-    ) -> Result<Option<Option<MessageId>>, BrokerError> {
+        is_last: bool,
+    ) -> Result<Option<Option<OwnClaim>>, BrokerError> {
         if let Some(before) = before {
             // Only a resharding changes the number.
             self.settings.shards = before.settings().shards;
@@ -251,39 +263,50 @@ impl ByCall {
         let larger = before.map_or(after, |before| before.or_larger(after));
         if before == Some(after) {
             return Ok(Some(None));
-        } else if !quota.grows(before, after) {
-            return Ok(self.claim(larger, None).await?.map(Some));
         }
-        let Some(others) = self.others(quota).await? else {
+        let Some(claim) = self.claim(larger).await? else {
             return Ok(None);
         };
-        let checked = quota.check(before, after, &others.counted);
-        checked.map_err(|over| BrokerError::OverQuota {
-            topic: self.topic.clone(),
-            over,
-        })?;
-        Ok(self.claim(larger, Some(others.version)).await?.map(Some))
+        if !quota.grows(before, after) {
+            return Ok(Some(Some(claim)));
+        }
+        let checked = match self.others(quota, &claim).await {
+            Ok(Some(others)) => match quota.check(before, after, &others.counted) {
+                Ok(()) => return Ok(Some(Some(claim))),
+                // A call before this one may still fail.
+                Err(_) if others.has_claims && !is_last => Ok(None),
+                Err(over) => Err(BrokerError::OverQuota {
+                    topic: self.topic.clone(),
+                    over,
+                }),
+            },
+            Ok(None) => Ok(None),
+            Err(error) => Err(error),
+        };
+        self.drop_own(&claim).await;
+        checked
     }
 
-    /// Claims limits for the topic, if the registry is at the version that was seen, if any. Returns `None` if it is at another
-    /// version.
-    async fn claim(
-        &self,
-        extent: Extent,
-        seen: Option<u64>,
-    ) -> Result<Option<MessageId>, BrokerError> {
+    /// Drops a claim of this call.
+    async fn drop_own(&self, claim: &OwnClaim) {
+        if let Err(error) = self.broker.drop_claim(claim.id.as_str()).await {
+            let topic = &self.topic;
+            tracing::warn!(%topic, %error, "cannot drop the claim of a topic; it counts for a minute");
+        }
+    }
+
+    /// Claims limits for the topic. Returns `None` if there was no room, but may be now.
+    async fn claim(&self, extent: Extent) -> Result<Option<OwnClaim>, BrokerError> {
         let id = MessageId::generate();
         let call = ClaimTopic {
             id: id.as_str(),
             topic: &self.topic,
             extent,
-            seen,
             most: MAX_TOPICS,
             most_claims: MAX_CLAIMS,
         };
         let full = match self.broker.run_on_registry(&call).await? {
-            TopicClaim::Claimed => return Ok(Some(id)),
-            TopicClaim::Other => return Ok(None),
+            TopicClaim::Claimed { order } => return Ok(Some(OwnClaim { id, order })),
             TopicClaim::Full => true,
             TopicClaim::Busy => false,
         };
@@ -297,13 +320,17 @@ impl ByCall {
         }
     }
 
-    /// Returns the other topics that count against a quota. Returns `None` if there were claims of processes that have stopped.
-    async fn others(&self, quota: &TopicQuota) -> Result<Option<Others>, BrokerError> {
+    /// Returns the other topics that count against a quota: those that are listed, and those that calls have claimed before this one.
+    /// Returns `None` if there were claims of processes that have stopped.
+    async fn others(
+        &self,
+        quota: &TopicQuota,
+        own: &OwnClaim,
+    ) -> Result<Option<Others>, BrokerError> {
         let broker = &self.broker;
-        // In this order: a claim that is made in the meantime changes the version, and so does a topic that is listed before its claim
-        // ends.
-        let (registered, version) = broker.registered_at().await?;
+        // In this order: a claim ends after its topic is listed.
         let claims = broker.topic_claims().await?;
+        let registered = broker.registered().await?;
         if broker.end_old_claims(&claims, &registered).await? {
             return Ok(None);
         }
@@ -323,13 +350,20 @@ impl ByCall {
                 counted.insert(topic, of_topic);
             }
         }
-        for claim in claims.iter().filter(|claim| counts(&claim.topic)) {
+        // Each of two calls at a time would otherwise refuse for the sake of the other.
+        let earlier = |claim: &&Claim| claim.order < own.order && counts(&claim.topic);
+        let mut has_claims = false;
+        for claim in claims.iter().filter(earlier) {
+            has_claims = true;
             let of_topic = counted.entry(&claim.topic);
             let of_topic = of_topic.or_insert_with(|| claim.extent.into());
             *of_topic = of_topic.or_larger(claim.extent);
         }
         let counted = counted.into_values().collect();
-        Ok(Some(Others { counted, version }))
+        Ok(Some(Others {
+            counted,
+            has_claims,
+        }))
     }
 }
 
@@ -397,14 +431,15 @@ mod tests {
 
     #[test]
     fn a_claim_is_read_as_the_script_writes_it() {
-        let claim = Claim::parse("a".into(), "1700000000000 shop-a 5 -").unwrap();
+        let claim = Claim::parse("a".into(), "7 1700000000000 shop-a 5 -").unwrap();
         let extent = Extent {
             messages: Some(5),
             bytes: None,
         };
-        assert_eq!((claim.at_ms, claim.extent), (1_700_000_000_000, extent));
+        assert_eq!((claim.order, claim.at_ms), (7, 1_700_000_000_000));
+        assert_eq!(claim.extent, extent);
         assert_eq!(claim.topic.as_str(), "shop-a");
-        for damaged in ["", "1", "x shop-a - -", "1 shop-a 5", "1 shop-a 5 x"] {
+        for damaged in ["", "1", "1 x shop-a - -", "1 1 shop-a 5", "1 1 shop-a 5 x"] {
             assert_eq!(Claim::parse("a".into(), damaged), None, "{damaged}");
         }
     }

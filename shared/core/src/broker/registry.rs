@@ -313,15 +313,9 @@ impl Broker {
 
     /// Returns the entries of the registry that are readable.
     pub(super) async fn registered(&self) -> Result<BTreeMap<Topic, Entry>, BrokerError> {
-        Ok(self.registered_at().await?.0)
-    }
-
-    /// Returns the entries of the registry that are readable, and its version.
-    pub(super) async fn registered_at(&self) -> Result<(BTreeMap<Topic, Entry>, u64), BrokerError> {
-        let (mut topics, mut version) = (BTreeMap::new(), 0);
+        let mut topics = BTreeMap::new();
         for (name, entry) in self.fields(&self.inner.registry.topics).await? {
             if name == ":version" {
-                version = entry.parse().unwrap_or_default();
                 continue;
             }
             match (name.parse::<Topic>(), Entry::read(&entry)) {
@@ -329,7 +323,7 @@ impl Broker {
                 _ => self.cannot_read(&name, &unexpected("a topic and its epoch", &entry)),
             }
         }
-        Ok((topics, version))
+        Ok(topics)
     }
 
     /// Reads a topic from Redis. Returns `None` if its keys are lost.

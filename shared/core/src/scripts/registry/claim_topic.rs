@@ -9,8 +9,6 @@ pub(crate) struct ClaimTopic<'a> {
     pub(crate) id: &'a str,
     pub(crate) topic: &'a Topic,
     pub(crate) extent: Extent,
-    /// The registry's version for which the caller has summed up the topics; `None` if it has not.
-    pub(crate) seen: Option<u64>,
     /// The largest number of topics.
     pub(crate) most: usize,
     /// The largest number of claims.
@@ -20,10 +18,8 @@ pub(crate) struct ClaimTopic<'a> {
 /// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TopicClaim {
-    /// It is noted.
-    Claimed,
-    /// The registry is at another version.
-    Other,
+    /// It is noted, after all claims of a lower order.
+    Claimed { order: u64 },
     /// There are too many topics.
     Full,
     /// There are too many claims.
@@ -36,13 +32,13 @@ operation! {
         id: args.text(call.id),
         topic: args.text(call.topic.as_str()),
         limits: args.text(&limits(call.extent)),
-        seen: args.text(&call.seen.map(|seen| seen.to_string()).unwrap_or_default()),
         most: args.number(call.most),
         most_claims: args.number(call.most_claims),
     }
     reply TopicClaim {
-        "claimed" => Ok(TopicClaim::Claimed),
-        "other" => Ok(TopicClaim::Other),
+        "claimed" => Ok(TopicClaim::Claimed {
+            order: reply.number()?,
+        }),
         "full" => Ok(TopicClaim::Full),
         "busy" => Ok(TopicClaim::Busy),
     }
