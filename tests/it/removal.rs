@@ -186,6 +186,58 @@ async fn what_a_process_writes_that_has_not_noticed_yet_leaves_nothing() {
     assert_eq!(created.unwrap().groups(), std::slice::from_ref(group));
 }
 
+/// The keys of a shard, as a replica has them that is promoted before it has received their removal.
+async fn copy_of(relay: &Relay, shard: u16) -> Vec<(String, Vec<u8>)> {
+    let pattern = format!("{}:v1:{{t:{shard}}}:*", relay.broker().namespace());
+    let keys: Vec<String> = relay.command(cmd("KEYS").arg(pattern)).await;
+    let mut copy = Vec::new();
+    for key in keys {
+        copy.push((key.clone(), relay.command(cmd("DUMP").arg(&key)).await));
+    }
+    copy
+}
+
+async fn promote(relay: &Relay, copy: &[(String, Vec<u8>)]) {
+    for (key, value) in copy {
+        let mut restore = cmd("RESTORE");
+        restore.arg(key).arg(0).arg(value).arg("REPLACE");
+        let _: String = relay.command(&restore).await;
+    }
+}
+
+#[tokio::test]
+async fn a_removal_whose_end_a_failover_has_lost_ends_when_the_topic_is_created_again() {
+    let test = Removing::start().await;
+    let relay = &test.relay;
+    test.send("old", HOUR).await;
+    test.begin(Removal::Force).await;
+    let (first, second) = (copy_of(relay, 0).await, copy_of(relay, 1).await);
+    assert!(first.len() > 2 && second.len() > 2);
+    assert_eq!(test.step(relay.broker()).await, ShardRemoval::Gone);
+    let create = async || {
+        let declare = relay.broker();
+        let settings = of_shards(3);
+        let declare = declare.declare(test.name(), &settings, Declare::Update);
+        declare.await
+    };
+
+    // The registry, on another server, does not list it any more.
+    promote(relay, &first).await;
+    let refused = create().await.unwrap_err();
+    assert_eq!(refused.to_string(), "topic t is being removed");
+    let listed = relay.broker().refresh().await.unwrap();
+    assert_eq!(listed[0].removal(), Some(Removal::Force));
+    assert_eq!(test.step(relay.broker()).await, ShardRemoval::Gone);
+    test.assert_nothing_is_left(0).await;
+
+    promote(relay, &second).await;
+    let created = create().await.unwrap();
+    assert_eq!(created.removal(), None);
+    let stats = relay.broker().stats(&created).await.unwrap();
+    assert_eq!((stats.stored, stats.conservation_error), (0, 0));
+    test.send("new", HOUR).await;
+}
+
 #[tokio::test]
 async fn a_process_that_knows_a_removed_topic_does_not_declare_it_as_lost() {
     let test = Removing::start().await;

@@ -106,7 +106,14 @@ impl Broker {
             version: Some(decided.version),
         };
         for shard in (first + 1..first + count).map(Shard::new) {
-            self.declare_shard(topic, shard, &call).await?;
+            let declared = self.declare_shard(topic, shard, &call).await;
+            if let Err(BrokerError::BeingRemoved(_)) = declared
+                && self.remove_leftover(topic, shard, &call).await?
+            {
+                self.declare_shard(topic, shard, &call).await?;
+            } else {
+                declared?;
+            }
         }
         let Declared {
             epoch,
@@ -149,7 +156,9 @@ impl Broker {
             DeclareReply::Removed { is_over: true } => Err(self.forget_topic(&topic)),
             DeclareReply::Removed { is_over: false } => {
                 // This process may not have noticed.
-                let _ = self.load(&topic).await;
+                if let Ok(Some(there)) = self.load(&topic).await {
+                    self.resume_removal(&there).await?;
+                }
                 Err(BrokerError::BeingRemoved(topic))
             }
             DeclareReply::Shards(there) => Err(BrokerError::Fixed {

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError, TopicHandle};
-use crate::scripts::{Removal, RemovalBegun, RemoveShard, RemoveTopic, Unregister};
+use crate::keys::ShardKeys;
+use crate::scripts::{self, Call, Removal, RemovalBegun, RemoveShard, RemoveTopic, Unregister};
 use crate::topic::{Shard, Topic};
 
 /// The time for which a removal is remembered. Longer than a process that still knows the topic stays without Redis.
@@ -146,6 +147,54 @@ impl Broker {
             }
         }
         Ok(ShardRemoval::Gone)
+    }
+
+    /// Lists a topic that is being removed and is not listed, so that the managers go on: a failover can lose the end of a removal.
+    pub(super) async fn resume_removal(&self, topic: &TopicHandle) -> Result<(), BrokerError> {
+        let name = topic.name();
+        let listed = command("HEXISTS", &self.inner.registry.topics).arg(name.as_str());
+        if topic.removal().is_some() && !self.ask::<bool>(listed).await? {
+            tracing::warn!(topic = %name, "a removal that had ended is back in Redis, such as after a failover; resuming it");
+            self.register(name, topic.settings().shards, topic.epoch())
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Removes what a failover has brought back of an earlier topic of this name, on a shard of the one that is being declared. Returns
+    /// false if the shard belongs to this one.
+    pub(super) async fn remove_leftover(
+        &self,
+        topic: &Topic,
+        shard: Shard,
+        new: &scripts::Declare<'_>,
+    ) -> Result<bool, BrokerError> {
+        let Some(version) = new.version else {
+            return Ok(false);
+        };
+        let conf = ShardKeys::new(&self.inner.namespace, topic, shard, &[]).conf;
+        let groups: Option<String> = self.ask(command("HGET", &conf).arg("groups")).await?;
+        let groups = self.groups_in(topic, &groups.unwrap_or_default())?;
+        let keys = ShardKeys::new(&self.inner.namespace, topic, shard, &groups);
+        let begin = RemoveTopic {
+            how: Removal::Force,
+            version: Some(version - 1),
+            seen: None,
+        };
+        match self.run(&keys, &begin).await? {
+            Ok(RemovalBegun::Removing { .. }) => {}
+            _ => return Ok(false),
+        }
+        tracing::warn!(%topic, %shard, "a failover has brought back a shard of a removed topic; removing it");
+        let keep = Duration::ZERO;
+        let remove = Call {
+            now: self.virtual_now(),
+            groups: &keys.group_names,
+            group: None,
+            general: &RemoveShard { keep },
+        };
+        let removed = self.run(&keys, &remove).await?;
+        Ok(removed.is_ok())
     }
 
     /// Takes a removed topic out of the registry, unless it was created again.
