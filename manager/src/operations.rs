@@ -18,6 +18,7 @@ pub(crate) mod history;
 pub(crate) mod messages;
 pub(crate) mod newest_counts;
 pub(crate) mod parked_keys;
+pub(crate) mod past_time;
 pub(crate) mod rates;
 pub(crate) mod round_step;
 pub(crate) mod schedules;

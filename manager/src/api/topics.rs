@@ -50,6 +50,9 @@ pub(super) struct TopicView {
     topic: Topic,
     /// A number that grows with each change of the topic, and goes on if it is created again.
     epoch: u64,
+    /// The time at which it was created.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created_at: Option<String>,
     settings: TopicSettings,
     /// The way in which it is being removed, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,6 +114,7 @@ pub(super) async fn show(
     let view = TopicView {
         topic: topic.name().clone(),
         epoch: topic.epoch(),
+        created_at: topic.created_at().map(|at| at.to_string()),
         settings: topic.settings().clone(),
         removal: topic.removal(),
         groups: GroupView::all(&stats),

@@ -12,7 +12,7 @@ use lisa_core::durability::Durability;
 use lisa_core::fields::Size;
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::State;
-use lisa_core::time::{UnixMs, parse_duration};
+use lisa_core::time::parse_duration;
 use lisa_core::topic::{Group, Topic};
 use lisa_producer::cli::MessageVerb;
 use lisa_service::cli::{ConfigVerb, FieldArgs, GlobalFlags, ProgramVerb};
@@ -22,6 +22,7 @@ use crate::cli::manager_url::ManagerUrl;
 use crate::cli::operator::OperatorVerb;
 use crate::operations::garbage_filter::Filter;
 use crate::operations::garbage_jobs::JobLimits;
+use crate::operations::past_time::PastTime;
 use crate::size::AppendOnly;
 
 /// Move due messages to their streams, reclaim expired leases, clean up, and serve operators
@@ -343,12 +344,13 @@ pub(crate) struct ListArgs {
     /// List all messages of this ordering key instead; the topic needs key_index
     #[arg(long, conflicts_with_all = ["state", "group", "from", "to", "newest"])]
     pub(crate) key: Option<OrderingKey>,
-    /// List only messages whose time, as the list shows it, is at or after this one, such as 2026-11-21T09:30:00Z
+    /// List only messages whose time, as the list shows it, is at or after this one, such as 2026-11-21T09:30:00Z, or 24h for the
+    /// last 24 hours
     #[arg(long, value_name = "TIME")]
-    pub(crate) from: Option<UnixMs>,
+    pub(crate) from: Option<PastTime>,
     /// List only messages whose time is before this one
     #[arg(long, value_name = "TIME")]
-    pub(crate) to: Option<UnixMs>,
+    pub(crate) to: Option<PastTime>,
     /// List the newest first, within each shard
     #[arg(long)]
     pub(crate) newest: bool,

@@ -136,7 +136,13 @@ pub(crate) async fn list(
     let call = call.query("key", args.key.as_ref());
     let call = call.query("from", args.from).query("to", args.to);
     let call = call.query("order", args.newest.then_some("newest"));
-    show_page(&args.page.of(call).answer().await?, output)
+    show_page(&args.page.of(call).answer().await?, output)?;
+    match (args.state, &args.key) {
+        (None, None) => {
+            Ok(output.note("only waiting messages; --state lists those of another state")?)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Prints a page of messages in garbage, of those that match if there is a filter.
@@ -214,6 +220,7 @@ pub(crate) async fn show(
     row("id", listed.id.as_str());
     row("topic", message.topic.as_str());
     row("state", listed.state.as_str());
+    row("sent at", &text(message.sent_at));
     row("due at", &text(listed.due_at));
     row("garbage at", &text(listed.garbage_at));
     row("attempt", &listed.attempt.to_string());

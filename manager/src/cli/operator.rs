@@ -44,7 +44,7 @@ pub(crate) enum OperatorVerb {
     /// every 5 s, and omits a topic that no manager has counted yet. Without a manager, it counts all topics. With --topic, it
     /// counts that topic
     Top(TopArgs),
-    /// List the registered topics with their settings, create one, or change one
+    /// List the registered topics, show, create, change or remove one
     Topics {
         #[command(subcommand)]
         verb: Option<TopicsVerb>,
@@ -108,6 +108,11 @@ pub(crate) enum TopicsVerb {
         /// List only topics whose names start with this
         #[arg(long)]
         prefix: Option<Topic>,
+    },
+    /// Show a topic with all its settings
+    Show {
+        /// Topic
+        topic: Topic,
     },
     /// Create a topic
     ///
@@ -357,6 +362,7 @@ impl OperatorVerb {
                 TopicsVerb::List { prefix } => {
                     commands::topics::list(client, prefix.as_ref(), output).await
                 }
+                TopicsVerb::Show { topic } => commands::topics::show(client, &topic, output).await,
                 TopicsVerb::Create { topic, settings } => {
                     commands::topics::create(client, &topic, settings, output).await
                 }

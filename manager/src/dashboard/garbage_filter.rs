@@ -74,7 +74,7 @@ fn inputs(filter: &Filter) -> Markup {
             option value="" { "any" }
             @for reason in GarbageReason::ALL { option value=(reason.as_str()) selected[filter.reason == Some(*reason)] { (reason.as_str()) } }
         } }
-        label { span { "From" } input name="from" value=(text("from")) placeholder="2026-11-21T09:30:00Z" spellcheck="false"; }
+        label { span { "From" } input name="from" value=(text("from")) placeholder="24h, or 2026-11-21T09:30:00Z" spellcheck="false"; }
         label { span { "To" } input name="to" value=(text("to")) placeholder="2026-11-21T10:30:00Z" spellcheck="false"; }
     }
 }

@@ -188,7 +188,6 @@ fn render(
     let listed = &message.listed;
     let id = listed.id.as_str();
     let commands = commands_for(context, topic, message);
-    let sent = listed.id.generated_at();
     html! {
         section #why data-live aria-labelledby="why-title" {
             h2 #why-title { "State in each group" }
@@ -208,7 +207,7 @@ fn render(
         section #timeline data-live aria-labelledby="time-title" {
             h2 #time-title { "Timeline" }
             ol.timeline {
-                @if let Some(sent) = sent { (step(true, "Sent", html! { (exact(sent)) })) }
+                @if let Some(sent) = message.sent_at { (step(true, "Sent", html! { (exact(sent)) })) }
                 @if let Some(due) = listed.due_at {
                     @let is_past = due <= context.now;
                     @let title = if listed.state.as_str() == "retry" { format!("Attempt {}", listed.attempt) } else { "Due".to_owned() };

@@ -11,6 +11,8 @@ use lisa_core::time::UnixMs;
 use lisa_core::{fields, text_value};
 use serde::{Deserialize, Serialize};
 
+use super::past_time::PastTime;
+
 /// The longest error pattern, in characters.
 pub(crate) const LONGEST_ERROR: usize = 200;
 
@@ -28,13 +30,13 @@ fields! {
         /// Only messages in garbage with this reason.
         [serde(skip_serializing_if = "Option::is_none")]
         reason: Option<GarbageReason> = None;
-        /// Only messages whose time is at or after this one, such as 2026-11-21T09:30:00Z. The time of a message in garbage is when
-        /// it moved there.
+        /// Only messages whose time is at or after this one, such as 2026-11-21T09:30:00Z, or 24h for the last 24 hours. The time of a
+        /// message in garbage is when it moved there.
         [serde(with = "optional_text", skip_serializing_if = "Option::is_none")]
-        from: Option<UnixMs> = None;
+        from: Option<PastTime> = None;
         /// Only messages whose time is before this one.
         [serde(with = "optional_text", skip_serializing_if = "Option::is_none")]
-        to: Option<UnixMs> = None;
+        to: Option<PastTime> = None;
     }
 }
 
@@ -94,20 +96,20 @@ impl Filter {
     /// Returns the range of times to list.
     pub(crate) fn range(&self, newest_first: bool) -> TimeRange {
         TimeRange {
-            from: self.from,
-            to: self.to,
+            from: self.from.map(|from| from.0),
+            to: self.to.map(|to| to.0),
             newest_first,
         }
     }
 
     /// Returns the first time that it takes.
     pub(super) fn first(&self) -> UnixMs {
-        self.from.unwrap_or_default()
+        self.from.map(|from| from.0).unwrap_or_default()
     }
 
     /// Returns the last time that it takes: one less than `to`, which is the end as in lists.
     pub(super) fn last(&self) -> UnixMs {
-        let end = self.to.map_or(1 << 53, UnixMs::get);
+        let end = self.to.map_or(1 << 53, |to| to.0.get());
         UnixMs::new(end.saturating_sub(1))
     }
 

@@ -1,10 +1,10 @@
-//! `topics`: lists topics, creates one, changes settings of one, and removes one.
+//! `topics`: lists topics, shows one, creates one, changes settings of one, and removes one.
 
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
-use lisa_core::broker::Removal;
-use lisa_core::fields::Description;
+use lisa_core::broker::{Removal, TopicStats};
+use lisa_core::fields::{Description, plain};
 use lisa_core::time::format_duration;
 use lisa_core::topic::{Group, Topic, TopicSettings};
 use lisa_service::cli::{Output, Rows, prompt};
@@ -62,6 +62,55 @@ pub(crate) async fn list(
         ]);
     }
     Ok(output.list(&list, Some("topics"), &table)?)
+}
+
+/// Prints a topic with all its settings, named as `topics change` reads them.
+pub(crate) async fn show(client: &Client, topic: &Topic, output: &Output) -> Result<(), CliError> {
+    #[derive(Deserialize)]
+    struct View {
+        created_at: Option<String>,
+        epoch: u64,
+        removal: Option<Removal>,
+        settings: Map<String, Value>,
+        stats: TopicStats,
+    }
+    let view: Value = client.get(&["topics", topic.as_str()]).answer().await?;
+    if !output.is_table() {
+        return Ok(output.object(&view)?);
+    }
+    let view: View = serde_json::from_value(view)
+        .map_err(|error| CliError::Failed(format!("cannot read the topic: {error}")))?;
+    let mut table = Rows::new(["", ""]);
+    let mut row = |name: &str, value: &str| table.add_row([name, value]);
+    row("topic", topic.as_str());
+    if let Some(at) = &view.created_at {
+        row("created at", at);
+    }
+    row("epoch", &view.epoch.to_string());
+    if let Some(how) = view.removal {
+        row("being removed", how.as_str());
+    }
+    if view.stats.paused {
+        row("paused", "yes");
+    }
+    row("stored messages", &view.stats.stored.to_string());
+    for (name, value) in flat("", &view.settings) {
+        let text = (!value.is_null()).then(|| plain(&value));
+        row(&name, text.as_deref().unwrap_or("not set"));
+    }
+    print(&table.to_string())
+}
+
+/// Returns the fields of an object; those of a table with its name in front.
+fn flat(prefix: &str, object: &Map<String, Value>) -> Vec<(String, Value)> {
+    let fields = object.iter().flat_map(|(name, value)| {
+        let name = format!("{prefix}{name}");
+        match value {
+            Value::Object(table) => flat(&format!("{name}."), table),
+            value => vec![(name, value.clone())],
+        }
+    });
+    fields.collect()
 }
 
 /// Creates a topic.

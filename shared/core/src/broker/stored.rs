@@ -135,6 +135,10 @@ pub struct StoredMessage {
     /// The fields that a list shows, too.
     #[serde(flatten)]
     pub listed: ListedMessage,
+    /// The time it was sent, by the clock of its sender; absent if the sender chose its id.
+    #[serde(default, with = "text", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, required = false))]
+    pub sent_at: Option<UnixMs>,
     /// The number of attempts after which it goes to garbage (dead letters): its own limit, or the topic's.
     pub max_attempts: u32,
     /// Its own retry policy, with the keys of the configuration; if absent, the topic's applies.
@@ -174,6 +178,7 @@ impl StoredMessage {
         let record = Record::decode(record)?;
         Ok(Self {
             topic: topic.name().clone(),
+            sent_at: listed.id.generated_at(),
             listed,
             max_attempts: record.max_attempts.unwrap_or(topic.settings().max_attempts),
             retry: record.retry,
@@ -264,6 +269,7 @@ mod tests {
                 reason: None,
                 error: Some("no".to_owned()),
             },
+            sent_at: None,
             max_attempts: 16,
             retry: None,
             merge_key: None,
