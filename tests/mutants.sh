@@ -160,7 +160,7 @@ late: taken from a consumer|visible.lua|'(' .. delivered, '+'|'-', '+'
 late: the key is kept|ack_late.lua|release(g, m)|
 late: the entry stays|visible.lua|    redis.call('XDEL', key, text)\n|
 late: an id that a caller chose|visible.lua|not flags or flags % 2 == 1|not flags
-late: a waiting message|ack_late.lua|if where then|if where == 'unknown' then
+late: a waiting message|visible.lua|if where then|if where == 'unknown' then
 hidden: not for the delay|hide.lua|redis.call('ZADD', g.retry, now + delay|redis.call('ZADD', g.retry, now
 hidden: the mover is not woken|hide.lua|  look_at(now + delay)\n|
 hidden: moved although it is visible|hide.lua|if delay > 0 or key == g.retry then|if true then

@@ -10,16 +10,9 @@
 -- Safe to repeat: the second time it is unknown.
 local g = read_sizes(groups[tonumber(ARGV[3])])
 
-local m, where = locate(ARGV[4])
-if where then
-  return {where}
-end
-local key, text
-if not has_own_id(m) then
-  key, text = find_visible(g, m)
-end
-if not key then
-  return {'held'}
+local outcome, m, key, text = find_late(g, ARGV[4])
+if outcome then
+  return {outcome}
 end
 take_visible(g, key, text)
 end_copy(g, m, 'acked', m.is_survivor and 0 or nil)

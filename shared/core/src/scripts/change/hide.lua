@@ -11,16 +11,9 @@
 -- Safe to repeat: the delay counts from the repeat.
 local g, delay = read_sizes(groups[tonumber(ARGV[3])]), tonumber(ARGV[5])
 
-local m, where = locate(ARGV[4])
-if where then
-  return {where}
-end
-local key, text
-if not has_own_id(m) then
-  key, text = find_visible(g, m)
-end
-if not key then
-  return {'held'}
+local outcome, m, key, text = find_late(g, ARGV[4])
+if outcome then
+  return {outcome}
 end
 if delay > 0 or key == g.retry then
   take_visible(g, key, text)
