@@ -163,7 +163,8 @@ late: an id that a caller chose|visible.lua|not flags or flags % 2 == 1|not flag
 late: a waiting message|visible.lua|if where then|if where == 'unknown' then
 hidden: not for the delay|hide.lua|redis.call('ZADD', g.retry, now + delay|redis.call('ZADD', g.retry, now
 hidden: the mover is not woken|hide.lua|  look_at(now + delay)\n|
-hidden: moved although it is visible|hide.lua|if delay > 0 or key == g.retry then|if true then
+hidden: moved although it is visible|hide.lua|if delay > 0 or key == g.retry and tonumber(redis.call('ZSCORE', key, text)) > now then|if true then
+hidden: its turn is lost|hide.lua| and tonumber(redis.call('ZSCORE', key, text)) > now|
 together: the key goes on with the first to leave|transitions.lua|    if rest and rest ~= '' then|    if rest and rest == 1 then
 together: one comes again beside the others|transitions.lua|    if held and held ~= m.id then|    if held and not without(held, m.id) then
 together: one that comes again keeps the key|transitions.lua|      if without(held, m.id) then|      if false then

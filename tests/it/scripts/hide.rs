@@ -76,6 +76,23 @@ async fn without_a_delay_a_message_is_due_at_once_and_keeps_its_place() {
 }
 
 #[tokio::test]
+async fn without_a_delay_a_message_that_is_due_already_keeps_its_turn() {
+    let relay = Relay::start("hide").await;
+    let first = hold(&relay, "first").await;
+    relay.settle(&first, retry(ms(0))).await;
+    let due = relay.now();
+    let mut second = own("second");
+    second.when = When::After(ms(100));
+    relay.send(&[second]).await;
+    relay.step(200);
+    assert_eq!(hide(&relay, &first, 0).await, Hidden::Hidden);
+    assert_eq!(move_due(&relay).await, 2);
+    let again = relay.read_one().await;
+    assert_eq!((again.id, again.attempt.due), (first.id, due));
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
 async fn a_message_that_somebody_else_has_or_that_is_in_garbage_stays() {
     let relay = Relay::start("hide").await;
     let first = hold(&relay, "m").await;

@@ -15,7 +15,7 @@ local outcome, m, key, text = find_late(g, ARGV[4])
 if outcome then
   return {outcome}
 end
-if delay > 0 or key == g.retry then
+if delay > 0 or key == g.retry and tonumber(redis.call('ZSCORE', key, text)) > now then
   take_visible(g, key, text)
   if g.tried > 0 then
     local attempts, crashes, error = read_attempts(redis.call('HGET', g.attempts, m.id))
