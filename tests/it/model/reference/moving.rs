@@ -121,7 +121,7 @@ impl Reference {
     }
 
     /// Moves on a copy that comes again at `time`. If it does not go straight out, a due time that its message does not have
-    /// is kept.
+    /// is kept. One of several holders does not, even if no other one is left.
     fn again(&mut self, g: usize, id: &MessageId, time: u64) {
         let tries = self.groups[g].tries.get(id);
         let due = tries.and_then(|tries| tries.due).unwrap_or(time);
@@ -130,16 +130,14 @@ impl Reference {
             message.due = due;
         }
         let (is_own, key) = (due == message.due, message.key());
-        let was_together = matches!(self.groups[g].holders.get(&key), Some(Holders::Together(_)));
-        self.offer(g, id, Some(due));
+        let is_shut = self.is_gated(g) || self.call.budget <= 0;
         let group = &mut self.groups[g];
-        let is_held = matches!(
-            group.states.get(id),
-            Some(CopyState::Backlog | CopyState::Parked)
-        ) || was_together;
-        if is_held && !is_own {
+        let own = Holders::One(id.clone());
+        let is_taken = group.holders.get(&key).is_some_and(|other| *other != own);
+        if (is_shut || is_taken) && !is_own {
             group.tries.entry(id.clone()).or_default().due = Some(due);
         }
+        self.offer(g, id, Some(due));
     }
 
     /// The short path of a plain topic.
