@@ -160,8 +160,13 @@ late: taken from a consumer|visible.lua|'(' .. delivered, '+'|'-', '+'
 late: the key is kept|ack_late.lua|release(g, m)|
 late: the entry stays|visible.lua|    redis.call('XDEL', key, text)\n|
 late: an id that a caller chose|visible.lua|not flags or flags % 2 == 1|not flags
+late: behind more than it looks at|visible.lua|AHEAD = 100|AHEAD = 101
+late: its room stays taken|visible.lua|    g.stream = g.stream - 1\n|
 late: a waiting message|visible.lua|if where then|if where == 'unknown' then
 hidden: not for the delay|hide.lua|redis.call('ZADD', g.retry, now + delay|redis.call('ZADD', g.retry, now
+hidden: a due time of its own stays|hide.lua|    write_attempts(g.attempts, m.id, attempts, crashes, error)\n|
+hidden: its crashes are forgotten|hide.lua|m.id, attempts, crashes, error)\n|m.id, attempts, 0, error)\n
+hidden: its key goes on|hide.lua|  look_at(now + delay)\n|  look_at(now + delay)\n  release(g, m)\n
 hidden: the mover is not woken|hide.lua|  look_at(now + delay)\n|
 hidden: moved although it is visible|hide.lua|if delay > 0 or key == g.retry and tonumber(redis.call('ZSCORE', key, text)) > now then|if true then
 hidden: its turn is lost|hide.lua| and tonumber(redis.call('ZSCORE', key, text)) > now|
@@ -445,7 +450,7 @@ suite_of() {
     heads*) echo scripts::heads:: ;;
     schedule*) echo scripts:: ;;
     late*) echo scripts::ack_late:: model:: ;;
-    hidden*) echo scripts::hide:: ;;
+    hidden*) echo scripts::hide:: model:: ;;
     together*) echo scripts::take_parked:: model:: ;;
     settings*) echo scripts::declare:: ;;
     removal*) echo removal:: ;;

@@ -10,9 +10,9 @@ use lisa_core::broker::{
 };
 use lisa_core::message::{MessageId, NewId, PreparedMessage};
 use lisa_core::state::{CancelOutcome, End, RescheduleOutcome, SendOutcome, Settled};
-use lisa_core::time::When;
+use lisa_core::time::{When, millis};
 use lisa_core::topic::{Group, Shard, TopicSettings};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A step with every choice made, so that it can be repeated exactly. Groups are referred to by name, as one may be
 /// gone by then.
@@ -36,6 +36,7 @@ pub(super) enum Call {
     Declare(Box<TopicSettings>),
     Lookup(MessageId),
     AckLate(Group, MessageId),
+    Hide(Group, MessageId, Duration),
     RemoveTopic(Removal, Option<u64>),
     RemoveShards(Option<u16>),
     /// To this number of shards.
@@ -317,6 +318,15 @@ impl Run {
                     let late = refused(late.await)?;
                     let expected = reference.unless_gone(|r| r.ack_late(clock, g, id));
                     same("late ack", late, expected)?;
+                }
+            }
+            Call::Hide(group, id, delay) if self.shards[0].place_of(group).is_some() => {
+                for shard in topic.shards_of(id, None) {
+                    let reference = &mut self.shards[usize::from(shard.get())];
+                    let g = reference.place_of(group).unwrap_or_default();
+                    let hidden = broker.hide(&topic, shard, group, id, *delay).await;
+                    let expected = reference.unless_gone(|r| r.hide(clock, g, id, millis(*delay)));
+                    same("hide", refused(hidden)?, expected)?;
                 }
             }
             Call::Lookup(id) => {

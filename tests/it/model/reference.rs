@@ -4,6 +4,7 @@
 //! A plain topic is the case without features; only send and move differ by class, as a plain one takes shorter paths.
 
 mod copies;
+mod late;
 mod moving;
 mod removal;
 mod rules;

@@ -366,6 +366,14 @@ async fn answer_about_group(
         (Call::Retire(group, how), _) if groups.contains(group) => {
             broker.retire(topic, group, *how).await.map(Late::done)
         }
+        (Call::AckLate(group, id), _) if groups.contains(group) => {
+            let late = broker.ack_late(topic, shard, group, id).await;
+            late.map(Late::done)
+        }
+        (Call::Hide(group, id, delay), _) if groups.contains(group) => {
+            let hidden = broker.hide(topic, shard, group, id, *delay).await;
+            hidden.map(Late::done)
+        }
         (Call::RemoveGroup(group, batch), _) if groups.contains(group) => {
             let removed = broker.remove_group_by(topic, shard, group, *batch).await;
             removed.map(Late::done)

@@ -238,6 +238,10 @@ impl Run {
                 let group = self.groups[*group].clone();
                 Call::AckLate(group, id(name))
             }
+            What::Hide(group, name, delay) => {
+                let group = self.groups[*group].clone();
+                Call::Hide(group, id(name), ms(*delay))
+            }
             What::LosePayload(name) => {
                 self.lose_payload(&id(name)).await;
                 return Ok(None);

@@ -96,6 +96,8 @@ pub(super) enum What {
     Lookup(String),
     /// A client acknowledges a delivery that has ended.
     AckLate(usize, String),
+    /// A client postpones the message of a delivery that has ended, by this many ms.
+    Hide(usize, String, u64),
 }
 
 /// The epoch that the caller of a removal has seen.
@@ -136,7 +138,7 @@ pub(super) enum Ending {
 
 /// Rare steps, as numbers that `what` takes, of which each run has a favorite: many bugs depend on two of them that
 /// follow each other.
-const FAVOURITES: [std::ops::Range<u32>; 11] = [
+const FAVOURITES: [std::ops::Range<u32>; 12] = [
     // A pull, and what ends its lease.
     640..755,
     665..755,
@@ -150,6 +152,8 @@ const FAVOURITES: [std::ops::Range<u32>; 11] = [
     961..966,
     // A group that is dropped in part, and kept.
     934..944,
+    // Calls that come late.
+    986..994,
 ];
 
 /// Makes `count` steps.
@@ -248,9 +252,10 @@ fn what(number: u32, rng: &mut Rng, mix: &Mix) -> What {
         955..959 => What::Clock(-rng.i64(1..=1000)),
         959..961 if mix.large_steps_back => What::Clock(-rng.i64(1001..8000)),
         961..966 if mix.configures => What::Configure(rng.u64(..)),
-        961..987 => What::ClockToDue { before: rng.bool() },
-        987..990 => What::FlushScripts,
-        990..994 => What::AckLate(group(rng, mix), id(rng, mix)),
+        961..984 => What::ClockToDue { before: rng.bool() },
+        984..986 => What::FlushScripts,
+        986..990 => What::AckLate(group(rng, mix), id(rng, mix)),
+        990..994 => What::Hide(group(rng, mix), id(rng, mix), hidden_for(rng)),
         _ => What::Lookup(id(rng, mix)),
     }
 }
@@ -336,6 +341,10 @@ fn ttl(rng: &mut Rng) -> Time {
         1 => Time::After(rng.u64(1..10)),
         _ => Time::After(rng.u64(1..4000)),
     }
+}
+
+fn hidden_for(rng: &mut Rng) -> u64 {
+    [0, 1, rng.u64(2..4000)][rng.usize(0..3)]
 }
 
 fn ending(rng: &mut Rng) -> Ending {

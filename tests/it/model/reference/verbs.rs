@@ -2,7 +2,7 @@
 
 use super::copies::Where;
 use super::{CopyState, Holder, Reference, Rules, Tries, encoded};
-use lisa_core::broker::{LateAck, Membership, Removed, Retired, Retirement};
+use lisa_core::broker::{Membership, Removed, Retired, Retirement};
 use lisa_core::message::MessageId;
 use lisa_core::state::{CancelOutcome, End, RescheduleOutcome};
 use lisa_core::time::{UnixMs, When};
@@ -115,13 +115,18 @@ impl Reference {
             meta.due = due;
         }
         for g in groups {
-            let group = &mut self.groups[*g];
-            if let Some(tries) = group.tries.get_mut(id) {
-                tries.due = None;
-            }
-            group.tries.retain(|_, tries| !tries.is_empty());
-            group.states.insert(id.clone(), CopyState::Retry(due));
+            self.retry_later(*g, id, due);
         }
+    }
+
+    /// Puts a copy into retry, with this due time for its next attempt.
+    pub(super) fn retry_later(&mut self, g: usize, id: &MessageId, due: u64) {
+        let group = &mut self.groups[g];
+        if let Some(tries) = group.tries.get_mut(id) {
+            tries.due = None;
+        }
+        group.tries.retain(|_, tries| !tries.is_empty());
+        group.states.insert(id.clone(), CopyState::Retry(due));
         self.look_at(due);
     }
 
@@ -174,37 +179,6 @@ impl Reference {
         }
         self.finish([g]);
         requeued
-    }
-
-    /// Acknowledges a copy that comes again and is with no consumer.
-    pub(in super::super) fn ack_late(&mut self, clock: u64, g: usize, id: &MessageId) -> LateAck {
-        let Some(message) = self.messages.get(id) else {
-            return LateAck::Unknown;
-        };
-        if message.waiting {
-            return LateAck::Waiting;
-        }
-        match &message.record {
-            None => return LateAck::Unknown,
-            Some(record) if record.caller_id => return LateAck::Held,
-            Some(_) => {}
-        }
-        let survivor = message.meta.as_ref().is_some_and(|meta| meta.survivor);
-        let key = message.key();
-        let group = &mut self.groups[g];
-        let ready = group.stream.iter().filter(|d| d.holder == Holder::Ready);
-        let is_next = ready.take(100).any(|delivery| delivery.id == *id);
-        match group.states.get(id) {
-            Some(CopyState::Retry(_) | CopyState::Backlog | CopyState::Parked) => {}
-            Some(CopyState::Stream) if is_next => group.stream.retain(|d| d.id != *id),
-            _ => return LateAck::Held,
-        }
-        self.begin(clock, 20);
-        self.unmerge(id);
-        self.end_copy(g, id, "acked", survivor.then_some(End::Acked));
-        self.release(g, id, &key);
-        self.finish([g]);
-        LateAck::Acked
     }
 
     pub(in super::super) fn purge(
