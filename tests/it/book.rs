@@ -2,6 +2,7 @@
 //! link has a target. `LISA_WRITE_REFERENCE=1` writes the pages again.
 
 mod configuration;
+mod http_api;
 mod size;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -358,7 +359,7 @@ async fn the_pages_of_the_http_interface_have_each_route_and_schema() {
     let mut all = description(&server, Binary::Manager, &["run", "--with-producer"]).await;
     let gateway = gateway_description(&server).await;
     merge(&mut all, &gateway);
-    assert_current("shared/docs/reference/http-api.md", &http_page(&all));
+    assert_current("shared/docs/reference/http-api.md", &http_api::page(&all));
     assert_current("shared/docs/reference/openapi.json", &format!("{all:#}\n"));
     let producer = description(&server, Binary::Producer, &["run"]).await;
     let listeners = [
@@ -436,51 +437,6 @@ fn each_route_is_hinted_at(description: &Value, listener: &str) {
         let detail = unknown_route(&method, path).detail().to_owned();
         assert!(detail.contains(listener), "{detail}");
     }
-}
-
-fn http_page(description: &Value) -> String {
-    let mut page = "# HTTP interface\n\nGenerated from the descriptions that `lisa-producer run`, `lisa-manager run` and the gateway of \
-        `lisa-consumer run` serve at `/openapi.json`, which also have the schemas of bodies and responses. The file \
-        [openapi.json](openapi.json) is the description of all three. [HTTP](../guides/http.md) is the guide.\n"
-        .to_owned();
-    for (path, methods) in description["paths"].as_object().into_iter().flatten() {
-        for (method, operation) in methods.as_object().into_iter().flatten() {
-            if !operation.is_object() {
-                continue;
-            }
-            let text = |key: &str| operation[key].as_str().unwrap_or_default().to_owned();
-            let _ = writeln!(page, "\n## {} {path}", method.to_uppercase());
-            for part in [text("summary"), text("description")] {
-                if !part.is_empty() {
-                    let _ = writeln!(page, "\n{part}");
-                }
-            }
-            let parameters: Vec<&Value> = operation["parameters"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .collect();
-            if !parameters.is_empty() {
-                page.push_str("\n| parameter | in | meaning |\n|---|---|---|\n");
-            }
-            for parameter in parameters {
-                let text = |key: &str| parameter[key].as_str().unwrap_or_default();
-                let _ = writeln!(
-                    page,
-                    "| `{}` | {} | {} |",
-                    text("name"),
-                    text("in"),
-                    cell(text("description"))
-                );
-            }
-            page.push_str("\n| status | meaning |\n|---|---|\n");
-            for (status, answer) in operation["responses"].as_object().into_iter().flatten() {
-                let meaning = answer["description"].as_str().unwrap_or_default();
-                let _ = writeln!(page, "| {status} | {} |", cell(meaning));
-            }
-        }
-    }
-    page
 }
 
 fn pages(folder: &Path) -> Vec<PathBuf> {
