@@ -351,6 +351,9 @@ schedule changed at another version|put_schedule.lua|if at and at ~= version the
 schedule whose version goes back|put_schedule.lua|math.max(version + 1, now * 1000 + us)|version + 1
 schedule that begins again at each change|put_schedule.lua|if of ~= rule or tonumber(time) > now + 60000 then|if true then
 schedule that is taken though it is paused|put_schedule.lua|if redis.call('HEXISTS', PAUSED_SCHEDULES, schedule) == 0 then|if true then
+schedule beyond a quota|put_schedule.lua|if count >= max_own then|if count > max_own then
+schedule of which only one pattern counts|put_schedule.lua|count = count + redis.call('ZLEXCOUNT'|count = redis.call('ZLEXCOUNT'
+schedule that a full quota keeps from a change|put_schedule.lua|if not before and max_own then|if max_own then
 schedule removed at another version|remove_schedule.lua|if at and at ~= version then|if false then
 schedule that leaves its times|remove_schedule.lua|redis.call('ZREM', FIRES, schedule)|
 schedule that is paused and still taken|pause_schedule.lua|  redis.call('ZREM', FIRES, schedule)\n|

@@ -73,7 +73,7 @@ pub(super) async fn show(
     responses((status = 200, description = "The schedule, with warnings about its times; the header `ETag` has the version in quotes", body = ScheduleDetails),
         (status = 201, description = "The new schedule", body = ScheduleDetails),
         (status = 404, description = "unknown_topic"),
-        (status = 409, description = "declared_in_file: the managers' configuration declares the schedule; busy: the limit of 100,000 schedules is reached"),
+        (status = 409, description = "declared_in_file: the managers' configuration declares the schedule; quota: the token may create no more schedules; busy: the limit of 100,000 schedules is reached"),
         (status = 412, description = "precondition_failed: the schedule has changed, exists, or does not exist")))]
 pub(super) async fn put(
     With(api): With<Api>,

@@ -7,16 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use lisa_core::broker::{
-    Broker, BrokerError, MAX_SCHEDULES, SchedulePut, ScheduleRemoved, StoredSchedule,
-};
+use lisa_core::broker::{Broker, BrokerError, SchedulePut, ScheduleRemoved, StoredSchedule};
 use lisa_core::message::MessageId;
 use lisa_core::time::UnixMs;
-use lisa_core::topic::ScheduleName;
+use lisa_core::topic::{MAX_SCHEDULES, ScheduleName};
 use lisa_producer::http::problem;
 use lisa_producer::{Receipt, SendOutcome};
 use lisa_service::config::Config;
-use lisa_service::http::client::{reach, reaches, reaches_named};
+use lisa_service::http::client::{reach, reaches, reaches_named, schedule_quota};
 use lisa_service::http::{Problem, ProblemCode};
 use lisa_service::recurring::{PutScheduleError, RecurringMessage};
 use tokio::task::yield_now;
@@ -187,8 +185,8 @@ impl Schedules<'_> {
     /// it is new.
     ///
     /// # Errors
-    /// The configuration declares it; it is at another version; it is too large; there are too many; its topic does not exist;
-    /// Redis.
+    /// The configuration declares it; it is at another version; it is too large; there are too many; the quota of the client; its topic
+    /// does not exist; Redis.
     pub(crate) async fn put(
         self,
         name: &ScheduleName,
@@ -220,7 +218,8 @@ impl Schedules<'_> {
         });
         let action = action.topic(&schedule.topic);
         let action = action.details(format!("{name}, {}", schedule.rule()));
-        let put = schedule.put(self.broker, name, at);
+        let quota = schedule_quota();
+        let put = schedule.put(self.broker, name, at, quota.as_deref());
         let put = action.run(put, |put| {
             audit::changed(matches!(put, SchedulePut::Put { .. }))
         });
@@ -235,6 +234,9 @@ impl Schedules<'_> {
             SchedulePut::Full => {
                 let why = format!("the limit of {MAX_SCHEDULES} schedules is reached");
                 return Err(Problem::new(ProblemCode::Busy, why));
+            }
+            SchedulePut::OverQuota(over) => {
+                return Err(Problem::new(ProblemCode::Quota, over.to_string()));
             }
         };
         // Another request may have changed or removed it since.

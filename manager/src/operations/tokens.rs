@@ -12,7 +12,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use lisa_core::broker::{Broker, BrokerError, MAX_TOKENS, StoredToken, TokenChange};
 use lisa_core::fields::plain;
 use lisa_core::names::{TokenName, words};
-use lisa_core::topic::{NamePattern, TopicQuota};
+use lisa_core::topic::NamePattern;
 use lisa_service::config::Config;
 use lisa_service::http::auth::{
     NewToken, Token, TokenDefinition, TokenHash, TokenRecord, TokenSet,
@@ -397,8 +397,7 @@ fn extent(definition: &TokenDefinition) -> String {
     if let Some(sends) = definition.sends_per_second {
         text += &format!(", {sends} sends/s");
     }
-    let quota = { definition.topic_quota.iter() }.flat_map(TopicQuota::fields);
-    for (name, value) in quota {
+    for (name, value) in definition.quotas() {
         if let Some(value) = value {
             text += &format!(", {name} {}", plain(&value));
         }

@@ -85,7 +85,7 @@ pub use registry::Alive;
 pub use removal::ShardRemoval;
 pub use reshard::Resharded;
 pub use reshard::migrate::{Migration, MigrationStep};
-pub use schedules::{MAX_DEFINITION, MAX_SCHEDULES, ScheduleFaults, StoredSchedule};
+pub use schedules::{MAX_DEFINITION, ScheduleFaults, StoredSchedule};
 pub use shards::{AllShards, unless_gone};
 pub use snapshot::{CountedTopic, Counts, Snapshot};
 pub use stats::{GroupStats, TopicStats};

@@ -2,6 +2,7 @@
 
 mod quota;
 mod rate;
+mod schedule_quota;
 mod settings;
 mod typed;
 
@@ -11,6 +12,7 @@ pub use crate::names::{
 };
 pub use quota::{Counted, Extent, MAX_TOPICS, OverQuota, TopicQuota};
 pub use rate::{Rate, RatePeriod};
+pub use schedule_quota::{MAX_SCHEDULES, OverScheduleQuota, ScheduleQuota};
 pub use settings::{
     GarbageSettings, KEPT_ATTRIBUTES, MAX_GROUPS, MAX_PAYLOAD_LIMIT, MAX_TAG_NAME, MAX_TAG_VALUE,
     MAX_TAGS, Merge, MergeBy, OnExpired, OnGarbage, OnLate, QueueSettings, Texts, TopicSettings,

@@ -13,7 +13,7 @@ use lisa_core::fields::{
 };
 use lisa_core::message::{Headers, MessageOptions};
 use lisa_core::time::{DAY, UnixMs};
-use lisa_core::topic::{ScheduleName, Topic, TopicSettings};
+use lisa_core::topic::{ScheduleName, ScheduleQuota, Topic, TopicSettings};
 
 const HOUR: Duration = Duration::from_hours(1);
 /// The options of a message that a schedule may set, besides `retry`. The schedule determines the others.
@@ -142,7 +142,7 @@ impl RecurringMessage {
     }
 
     /// Stores the schedule for all managers, if a stored one of this name is at the version `at`: 0 if there must be none. What the
-    /// managers' file declares must not be stored.
+    /// managers' file declares must not be stored. A new one must be within the quota of the caller.
     ///
     /// # Errors
     /// [`PutScheduleError`].
@@ -154,6 +154,7 @@ impl RecurringMessage {
         broker: &Broker,
         name: &ScheduleName,
         at: Option<u64>,
+        quota: Option<&ScheduleQuota>,
     ) -> Result<SchedulePut, PutScheduleError> {
         let topic = broker.topic(&self.topic).await?;
         let definition = Json::from(self.fields()).to_string();
@@ -168,7 +169,7 @@ impl RecurringMessage {
             return Err(PutScheduleError::Payload(why));
         }
         let rule = self.rule();
-        let put = broker.put_schedule(name, &definition, &rule, at);
+        let put = broker.put_schedule(name, &definition, &rule, at, quota);
         Ok(put.await?)
     }
 

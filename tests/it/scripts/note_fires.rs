@@ -167,7 +167,10 @@ async fn what_was_sent_by_an_old_definition_is_not_noted() {
     let relay = Relay::start("note_fires").await;
     let broker = relay.broker();
     let name: ScheduleName = "a".parse().unwrap();
-    let put = async |definition| match broker.put_schedule(&name, definition, "r", None).await {
+    let put = async |definition| match broker
+        .put_schedule(&name, definition, "r", None, None)
+        .await
+    {
         Ok(SchedulePut::Put { version, .. }) => version,
         other => panic!("{other:?}"),
     };

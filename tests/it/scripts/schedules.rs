@@ -7,7 +7,7 @@ use lisa_core::broker::{
     TakenFires,
 };
 use lisa_core::time::UnixMs;
-use lisa_core::topic::ScheduleName;
+use lisa_core::topic::{OverScheduleQuota, ScheduleName, ScheduleQuota};
 use lisa_tests::Relay;
 
 const LEASE: Duration = Duration::from_mins(1);
@@ -18,7 +18,9 @@ fn name(text: &str) -> ScheduleName {
 
 async fn put(relay: &Relay, schedule: &str, definition: &str, at: Option<u64>) -> SchedulePut {
     let name = name(schedule);
-    let put = relay.broker().put_schedule(&name, definition, "r", at);
+    let put = relay
+        .broker()
+        .put_schedule(&name, definition, "r", at, None);
     put.await.unwrap()
 }
 
@@ -165,7 +167,7 @@ async fn a_change_of_the_rule_begins_again_and_another_change_does_not() {
     put(&relay, "a", "{ }", None).await;
     assert_eq!(read(&relay, "a").await.done, Some(sent));
     broker
-        .put_schedule(&name("a"), "{  }", "s", None)
+        .put_schedule(&name("a"), "{  }", "s", None, None)
         .await
         .unwrap();
     let stored = read(&relay, "a").await;
@@ -380,5 +382,60 @@ async fn a_change_ends_the_error_of_the_definition_before() {
     put(&relay, "a", "{ }", None).await;
     let faults = read(&relay, "a").await.faults;
     assert_eq!((faults.error, faults.missed.count), (None, 1));
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn a_quota_counts_the_schedules_with_its_names_and_refuses_one_too_many() {
+    let relay = Relay::start("schedules").await;
+    let broker = relay.broker();
+    for other in ["mail2", "shop", "shoq", "s", "z"] {
+        create(&relay, other).await;
+    }
+    let patterns = ["shop-*", "shop-eu-*", "mail"].map(|pattern| pattern.parse().unwrap());
+    let put = async |schedule: &str, definition: &str, most: u32| {
+        let quota = ScheduleQuota::new(&patterns, most);
+        let name = name(schedule);
+        let put = broker.put_schedule(&name, definition, "r", None, Some(&quota));
+        (
+            put.await.unwrap(),
+            broker.count_schedules(&quota).await.unwrap(),
+        )
+    };
+    let mut stored = 0;
+    for name in ["shop-a", "mail", "shop-eu-a", "shop-z"] {
+        let over = OverScheduleQuota {
+            max_schedules: stored,
+            schedules: stored.into(),
+        };
+        assert_eq!(
+            put(name, "{}", stored).await,
+            (SchedulePut::OverQuota(over), stored.into()),
+            "{name}"
+        );
+        stored += 1;
+        let (done, count) = put(name, "{}", stored).await;
+        assert!(
+            matches!(done, SchedulePut::Put { created: true, .. }),
+            "{name}: {done:?}"
+        );
+        assert_eq!(count, u64::from(stored), "{name}");
+    }
+    // One that exists can still be changed if the quota is lowered, and a repeated call is answered.
+    let (changed, _) = put("mail", "{ }", 0).await;
+    assert!(
+        matches!(changed, SchedulePut::Put { created: false, .. }),
+        "{changed:?}"
+    );
+    let (repeated, _) = put("mail", "{ }", 0).await;
+    assert!(
+        matches!(repeated, SchedulePut::Unchanged(_)),
+        "{repeated:?}"
+    );
+    let removed = broker.remove_schedule(&name("shop-z"), None).await;
+    assert_eq!(removed.unwrap(), ScheduleRemoved::Removed);
+    let (again, count) = put("shop-b", "{}", 4).await;
+    assert!(matches!(again, SchedulePut::Put { .. }), "{again:?}");
+    assert_eq!(count, 4);
     relay.assert_drained().await;
 }

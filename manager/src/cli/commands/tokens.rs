@@ -90,14 +90,15 @@ pub(crate) async fn show(client: &Client, name: &str, output: &Output) -> Result
                 .max_bytes
                 .map_or(String::new(), |size| size.to_string()),
         ),
+        ("max schedules", number(token.max_schedules.map(u64::from))),
         ("state", state.unwrap_or("valid").to_owned()),
         ("source", source(&token).to_owned()),
         ("created", token.created.clone().unwrap_or_default()),
         ("created by", token.created_by.clone().unwrap_or_default()),
     ];
     let lines = lines.iter().map(|(name, value)| match value.as_str() {
-        "" => format!("{name:<12} –"),
-        value => format!("{name:<12} {value}"),
+        "" => format!("{name:<13} –"),
+        value => format!("{name:<13} {value}"),
     });
     print(&lines.collect::<Vec<_>>().join("\n"))?;
     if token.hides_stored {

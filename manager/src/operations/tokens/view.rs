@@ -3,7 +3,7 @@
 use lisa_core::fields::{Describer, Description};
 use lisa_core::names::TokenName;
 use lisa_core::openapi;
-use lisa_core::topic::{NamePattern, Size};
+use lisa_core::topic::{NamePattern, ScheduleQuota, Size};
 use lisa_service::http::auth::{NewToken, Scope, Token, TokenRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -74,6 +74,10 @@ pub(crate) struct TokenView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     pub(crate) max_bytes: Option<Size>,
+    /// The largest number of stored schedules with the names that it reaches: at this number, it cannot create another one. Absent for any
+    /// number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_schedules: Option<u32>,
     /// True while its previous secret is accepted as well.
     pub(crate) is_rotating: bool,
     /// The time of its creation. Absent if a file declares it.
@@ -124,6 +128,7 @@ impl TokenView {
             max_topics: quota.map(|quota| quota.max_topics),
             max_messages: quota.and_then(|quota| quota.max_messages),
             max_bytes: quota.and_then(|quota| quota.max_bytes),
+            max_schedules: token.schedule_quota().map(|quota| quota.max_schedules()),
             is_rotating: token.has_previous(),
             ..Self::default()
         }
@@ -148,6 +153,10 @@ impl TokenView {
         };
         let described = described();
         fields.retain(|name, _| described.iter().any(|field| field.name == name));
+        // A token without limits has none.
+        if self.max_schedules == Some(ScheduleQuota::DEFAULT) {
+            fields.remove("max_schedules");
+        }
         fields
     }
 

@@ -435,8 +435,8 @@ export class Lisa {
 
   /**
    * Creates a token, or replaces its permissions: `scopes`, and optionally `topics`, `groups`, `schedules`, `expires`, `sends_per_second`,
-   * `max_topics`, `max_messages`, `max_bytes` and `sha256`. The manager generates the `secret` of a new token, unless there is a `sha256`, and only this call returns it. A failed
-   * call is not repeated, because a repeat would not return the secret: rotate the token then. Needs the scope `tokens`. Throws a `Problem`
+   * `max_topics`, `max_messages`, `max_bytes`, `max_schedules` and `sha256`. The manager generates the `secret` of a new token, unless
+   * there is a `sha256`, and only this call returns it. A failed call is not repeated, because a repeat would not return the secret: rotate the token then. Needs the scope `tokens`. Throws a `Problem`
    * with the code `declared_in_file` if the configuration of the manager declares the token.
    */
   async putToken(token: string, definition: Readonly<Record<string, unknown>>): Promise<ChangedToken> {

@@ -11,10 +11,8 @@ use crate::scripts::{
     SchedulePut, ScheduleRemoved, TakeFires, TakenFires,
 };
 use crate::time::UnixMs;
-use crate::topic::ScheduleName;
+use crate::topic::{MAX_SCHEDULES, ScheduleName, ScheduleQuota};
 
-/// The largest number of schedules that are stored.
-pub const MAX_SCHEDULES: usize = 100_000;
 /// The largest size of a definition in bytes.
 pub const MAX_DEFINITION: usize = 64 * 1024;
 /// The bytes of definitions after which a call takes, or reads, no more schedules.
@@ -98,7 +96,7 @@ impl Broker {
     }
 
     /// Creates a schedule, or replaces its definition. `at` is the version that it must have, 0 if it must not exist. `rule` is a
-    /// text that changes whenever its times do. At most [`MAX_SCHEDULES`] are stored.
+    /// text that changes whenever its times do. At most [`MAX_SCHEDULES`] are stored, and a new one must be within the quota.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -108,6 +106,7 @@ impl Broker {
         definition: &str,
         rule: &str,
         at: Option<u64>,
+        quota: Option<&ScheduleQuota>,
     ) -> Result<SchedulePut, BrokerError> {
         let put = PutSchedule {
             schedule,
@@ -115,8 +114,22 @@ impl Broker {
             rule,
             at,
             most: MAX_SCHEDULES,
+            quota,
         };
         self.run_on_registry(&put).await
+    }
+
+    /// Counts the schedules of a quota.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn count_schedules(&self, quota: &ScheduleQuota) -> Result<u64, BrokerError> {
+        let names = &self.inner.registry.schedule_names;
+        let count = |(from, to): (String, String)| command("ZLEXCOUNT", names).arg(from).arg(to);
+        let server = self.inner.connection.at(names);
+        let commands = quota.ranges().map(count).collect();
+        let counts = self.ask_all::<u64>(&server, commands).await?;
+        Ok(counts.into_iter().sum())
     }
 
     /// Removes a schedule that was created at run time. `at` is the version that it must have.

@@ -26,7 +26,7 @@ use lisa_core::redis::{Endpoint, TlsSettings};
 use lisa_core::secret::Secret;
 use lisa_core::small_file::{self, MAX_PEM_BYTES};
 use lisa_core::time::UnixMs;
-use lisa_core::topic::{Group, Namespace, Topic, TopicQuota, TopicSettings};
+use lisa_core::topic::{Group, Namespace, ScheduleQuota, Topic, TopicQuota, TopicSettings};
 
 const NONE_REQUIRED: &str = "no key is required";
 /// The shortest secret key of signed requests: a shorter one could be guessed from a signature.
@@ -265,6 +265,7 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
     }
     let topic_quota = TopicQuota::read(&mut row, reach.topics.as_deref());
     reach.schedules = reach.schedules.or_else(|| reach.topics.clone());
+    let schedule_quota = ScheduleQuota::read(&mut row, reach.schedules.as_deref());
     for (key, hash) in [("sha256", &hash), ("previous_sha256", &previous)] {
         let mut others = others.iter().flat_map(Token::hashes);
         if hash
@@ -303,6 +304,7 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
     let quota = sends_per_second.map(SendQuota::new).map(Arc::new);
     let token = token.with_expiry(expires).with_reach(reach);
     let token = token.with_quota(quota).with_topic_quota(topic_quota);
+    let token = token.with_schedule_quota(schedule_quota);
     let token = match previous {
         Some(previous) => token.with_previous(&previous.0).ok()?,
         None => token,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, Request};
-use lisa_core::topic::{Topic, TopicQuota};
+use lisa_core::topic::{ScheduleQuota, Topic, TopicQuota};
 use tokio::task::futures::TaskLocalFuture;
 
 use super::auth::{Reach, SendQuota};
@@ -103,6 +103,7 @@ pub struct Admitted {
     reach: Arc<Reach>,
     quota: Option<Arc<SendQuota>>,
     topic_quota: Option<Arc<TopicQuota>>,
+    schedule_quota: Option<Arc<ScheduleQuota>>,
 }
 
 impl Admitted {
@@ -116,6 +117,7 @@ impl Admitted {
             reach: Arc::default(),
             quota: None,
             topic_quota: None,
+            schedule_quota: None,
         }
     }
 
@@ -142,6 +144,15 @@ impl Admitted {
     pub fn with_topic_quota(self, quota: Option<&Arc<TopicQuota>>) -> Self {
         Self {
             topic_quota: quota.cloned(),
+            ..self
+        }
+    }
+
+    /// Limits the schedules that the client may create.
+    #[must_use]
+    pub fn with_schedule_quota(self, quota: Option<&Arc<ScheduleQuota>>) -> Self {
+        Self {
+            schedule_quota: quota.cloned(),
             ..self
         }
     }
@@ -220,6 +231,14 @@ pub fn admit_send() -> Result<(), u32> {
 pub fn topic_quota() -> Option<Arc<TopicQuota>> {
     ADMITTED
         .try_with(|client| client.topic_quota.clone())
+        .unwrap_or_default()
+}
+
+/// Returns the limit of the schedules that that client may create, if there is one.
+#[must_use]
+pub fn schedule_quota() -> Option<Arc<ScheduleQuota>> {
+    ADMITTED
+        .try_with(|client| client.schedule_quota.clone())
         .unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! The quotas of what a team may store: topics, messages and bytes.
+//! The quotas of what a team may store: topics, messages, bytes and schedules.
 
 use super::*;
 use futures_util::future::join_all;
@@ -256,6 +256,14 @@ async fn the_quota_of_a_stored_token_is_shown_and_needs_topics() {
             json!({ "scopes": ["operate"], "topics": ["a"], "max_topics": 10_001 }),
             "max_topics",
         ),
+        (
+            json!({ "scopes": ["operate"], "max_schedules": 1 }),
+            "max_schedules",
+        ),
+        (
+            json!({ "scopes": ["operate"], "topics": ["a"], "max_schedules": 100_001 }),
+            "max_schedules",
+        ),
     ] {
         let problem = put(&served.api, "bad", body).await.expect(422).json();
         assert_eq!(problem["errors"][0]["field"], field, "{problem}");
@@ -269,6 +277,7 @@ async fn the_quota_of_a_stored_token_is_shown_and_needs_topics() {
     assert_eq!(token["max_topics"], 3);
     assert_eq!(token["max_messages"], 10);
     assert_eq!(token["max_bytes"], 1 << 30);
+    assert_eq!(token["max_schedules"], 1000);
     status(&served.api, &secret, (Method::GET, "/v1/topics"), 200).await;
     let team = served.api.clone().token(&secret);
     assert_eq!(limit(&team, "shop-b", json!({}), 201).await, 3);
@@ -277,5 +286,47 @@ async fn the_quota_of_a_stored_token_is_shown_and_needs_topics() {
         over.contains("have 6: this one may have 4, not 5"),
         "{over}"
     );
+    served.end().await;
+}
+
+async fn put_schedule(api: &Api, name: &str, topic: &str) -> Reply {
+    let schedule = json!({ "topic": topic, "cron": "0 0 0 1 1 *" });
+    api.call(Method::PUT, &format!("/v1/schedules/{name}"), &schedule)
+        .await
+}
+
+#[tokio::test]
+async fn a_team_creates_schedules_within_its_quota() {
+    let server = Server::start();
+    let (served, team) = with_quota(&server, "schedules", json!({ "max_schedules": 2 })).await;
+    // Of other names, or by another token, any number.
+    for (name, topic) in [("bank-a", "bank"), ("shop", "shop-a"), ("shop-a", "shop-a")] {
+        put_schedule(&served.api, name, topic).await.expect(201);
+    }
+    put_schedule(&team, "shop-b", "shop-a").await.expect(201);
+    let over = put_schedule(&team, "mail", "shop-a").await.expect(409);
+    let over = over.json();
+    assert_eq!(over["code"], "quota", "{over}");
+    let why = "the token's quota max_schedules is 2, and 2 schedules with its names are stored already; nothing was changed";
+    assert_eq!(over["detail"], why);
+    // A change, and a repeated request, are no new schedule.
+    put_schedule(&team, "shop-b", "shop-a").await.expect(200);
+    let path = "/v1/schedules/shop-a";
+    let change = json!({ "topic": "shop-a", "cron": "0 0 0 2 1 *" });
+    team.call(Method::PUT, path, &change).await.expect(200);
+    team.call(Method::DELETE, path, &Value::Null)
+        .await
+        .expect(204);
+    // Of many at the same time, one is created.
+    let calls = (0..8).map(|n| {
+        let team = team.clone();
+        async move {
+            let name = format!("shop-x{n}");
+            put_schedule(&team, &name, "shop-a").await.status
+        }
+    });
+    let mut statuses = join_all(calls).await;
+    statuses.sort_unstable();
+    assert_eq!(statuses, [201, 409, 409, 409, 409, 409, 409, 409]);
     served.end().await;
 }

@@ -399,7 +399,7 @@ class Lisa(_Client):
         """Creates a token, or replaces its permissions.
 
         These are `scopes`, and optionally `topics`, `groups`, `schedules`, `expires`, `sends_per_second`, `max_topics`,
-        `max_messages`, `max_bytes` and `sha256`.
+        `max_messages`, `max_bytes`, `max_schedules` and `sha256`.
 
         The manager generates the `secret` of a new token, unless there is a `sha256`, and only this call returns it.
         A failed call is not repeated, because a repeat would not return the secret: rotate the token then. Needs the
@@ -695,7 +695,7 @@ class AsyncLisa(_Client):
         """Creates a token, or replaces its permissions.
 
         These are `scopes`, and optionally `topics`, `groups`, `schedules`, `expires`, `sends_per_second`, `max_topics`,
-        `max_messages`, `max_bytes` and `sha256`.
+        `max_messages`, `max_bytes`, `max_schedules` and `sha256`.
 
         The manager generates the `secret` of a new token, unless there is a `sha256`, and only this call returns it.
         A failed call is not repeated, because a repeat would not return the secret: rotate the token then. Needs the

@@ -12,13 +12,17 @@
 -- ARGV[3] rule        text     changes whenever the times do
 -- ARGV[4] at          number   the version that it must have, 0 if it must not exist; empty: any
 -- ARGV[5] most        count    the largest number of schedules
+-- ARGV[6] max_own     count    the largest number of schedules of the caller; empty: any
+-- ARGV[7] own         list     the ranges of the names of those, as ZLEXCOUNT takes them: from and to, none within another
 --
 -- Returns 'put', the new version and the former one, 0 if it is new; 'unchanged' and the version if it has this definition;
--- 'other' and the version, 0 if there is none, if it is another one; 'full' if a new one would be one too many.
--- Cost O(log schedules).
+-- 'other' and the version, 0 if there is none, if it is another one; 'full' if a new one would be one too many; 'over' and the number
+-- of schedules of the caller if a new one would be one too many of those.
+-- Cost O(log schedules), with `max_own` for each range.
 -- Safe to repeat: the second time it has this definition.
 local SCHEDULE_DEFINITIONS, SCHEDULE_NAMES, FIRES, SCHEDULE_PROGRESS, PAUSED_SCHEDULES, SCHEDULE_FAULTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local schedule, definition, rule, at, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local max_own = tonumber(ARGV[6])
 
 local now, us = clock(0)
 local before = redis.call('HGET', SCHEDULE_DEFINITIONS, schedule)
@@ -35,6 +39,15 @@ if at and at ~= version then
 end
 if not before and redis.call('ZCARD', SCHEDULE_NAMES) >= most then
   return {'full'}
+end
+if not before and max_own then
+  local count = 0
+  for i = 7, #ARGV, 2 do
+    count = count + redis.call('ZLEXCOUNT', SCHEDULE_NAMES, ARGV[i], ARGV[i + 1])
+  end
+  if count >= max_own then
+    return {'over', count}
+  end
 end
 -- A time in µs, so that it grows also if the schedule is removed and created again, unless the clock is set back.
 local new = math.max(version + 1, now * 1000 + us)

@@ -1,7 +1,7 @@
 //! See `put_schedule.lua`.
 
 use crate::scripts::operation;
-use crate::topic::ScheduleName;
+use crate::topic::{OverScheduleQuota, ScheduleName, ScheduleQuota};
 
 /// Creates a schedule, or replaces its definition.
 pub(crate) struct PutSchedule<'a> {
@@ -13,6 +13,8 @@ pub(crate) struct PutSchedule<'a> {
     pub(crate) at: Option<u64>,
     /// The largest number of schedules.
     pub(crate) most: usize,
+    /// The quota of the caller.
+    pub(crate) quota: Option<&'a ScheduleQuota>,
 }
 
 /// The result of a change of a schedule.
@@ -31,6 +33,8 @@ pub enum SchedulePut {
     Other(u64),
     /// There are too many schedules.
     Full,
+    /// The caller has too many schedules.
+    OverQuota(OverScheduleQuota),
 }
 
 operation! {
@@ -44,6 +48,11 @@ operation! {
         rule: args.text(call.rule),
         at: args.optional(call.at),
         most: args.number(call.most),
+        max_own: args.optional(call.quota.map(ScheduleQuota::max_schedules)),
+        own: for (from, to) in call.quota.into_iter().flat_map(ScheduleQuota::ranges) {
+            args.text(&from);
+            args.text(&to);
+        },
     }
     reply SchedulePut {
         "put" => Ok(SchedulePut::Put {
@@ -53,5 +62,9 @@ operation! {
         "unchanged" => Ok(SchedulePut::Unchanged(reply.number()?)),
         "other" => Ok(SchedulePut::Other(reply.number()?)),
         "full" => Ok(SchedulePut::Full),
+        "over" => Ok(SchedulePut::OverQuota(OverScheduleQuota {
+            max_schedules: call.quota.map_or(0, ScheduleQuota::max_schedules),
+            schedules: reply.number()?,
+        })),
     }
 }

@@ -116,6 +116,17 @@ fn a_token_may_be_limited_and_expire() {
     let reach = of_schedules.reach();
     assert!(reach.has_schedule(&"daily-a".parse().unwrap()));
     assert!(!reach.has_schedule(&"a".parse().unwrap()));
+    let quota = |keys: &str| {
+        let quota = token(keys).schedule_quota().cloned();
+        quota.map(|quota| quota.max_schedules())
+    };
+    for (keys, expected) in [
+        ("groups = ['a']", None),
+        ("topics = ['a']", Some(1000)),
+        ("schedules = ['a']\nmax_schedules = 0", Some(0)),
+    ] {
+        assert_eq!(quota(keys), expected, "{keys}");
+    }
     // A time of TOML, and a string.
     for (time, has_expired) in [
         ("2020-01-01T00:00:00Z", true),
@@ -133,6 +144,11 @@ fn limits_of_a_token_that_mean_nothing_are_refused() {
         ("groups = []", "must have at least one name"),
         ("topics = ['*-eu']", "is not a pattern of names"),
         ("topics = 'shop-*'", "expected a list"),
+        ("max_schedules = 1", "requires topics or schedules"),
+        (
+            "topics = ['a']\nmax_schedules = 100001",
+            "must be 0 to 100000",
+        ),
         ("expires = '2027'", "is not an instant"),
         ("expires = 2027-01-01", "is not an instant"),
         ("previous_sha256 = 'abc'", "64 hexadecimal digits"),

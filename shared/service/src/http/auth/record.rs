@@ -10,7 +10,7 @@ use lisa_core::fields::{
     Any, Field, FieldProblem, Given, JsonReader, Reader as _, TableReader, Value, within,
 };
 use lisa_core::time::UnixMs;
-use lisa_core::topic::{NamePattern, TopicQuota};
+use lisa_core::topic::{NamePattern, ScheduleQuota, TopicQuota};
 use serde_json::{Map, Value as Json};
 use sha2::{Digest, Sha256};
 
@@ -77,6 +77,8 @@ pub struct TokenDefinition {
     pub sends_per_second: Option<u32>,
     /// The limits of the topics that it may declare; `None` for any.
     pub topic_quota: Option<TopicQuota>,
+    /// The limit of the schedules that it may create; `None` for any number.
+    pub schedule_quota: Option<ScheduleQuota>,
 }
 
 /// A definition, and the hashes of a secret that the caller has chosen.
@@ -153,6 +155,8 @@ impl TokenDefinition {
         );
         let sends_per_second = from.read(sends_per_second, within(1..=SendQuota::MOST));
         let topic_quota = TopicQuota::read(from, topics.as_deref());
+        let names = schedules.as_deref().or(topics.as_deref());
+        let schedule_quota = ScheduleQuota::read(from, names);
         Some(Self {
             scopes: scopes?,
             topics,
@@ -161,7 +165,14 @@ impl TokenDefinition {
             expires,
             sends_per_second,
             topic_quota,
+            schedule_quota,
         })
+    }
+
+    /// Returns the quotas of what it may store, as the fields from which they can be read.
+    pub fn quotas(&self) -> impl Iterator<Item = (&'static str, Option<Json>)> {
+        let of_topics = self.topic_quota.iter().flat_map(TopicQuota::fields);
+        of_topics.chain(self.schedule_quota.iter().map(ScheduleQuota::field))
     }
 
     /// Returns true if the time from which the token is refused has come, by the clock of this machine.
@@ -181,8 +192,7 @@ impl TokenDefinition {
             ("expires", self.expires.as_ref().map(Value::show)),
             ("sends_per_second", self.sends_per_second.map(Json::from)),
         ];
-        let quota = self.topic_quota.iter().flat_map(TopicQuota::fields);
-        let given = fields.into_iter().chain(quota);
+        let given = fields.into_iter().chain(self.quotas());
         let given = given.filter_map(|(name, value)| Some((name.to_owned(), value?)));
         given.collect()
     }
@@ -337,6 +347,7 @@ impl TokenRecord {
         let quota = of.sends_per_second.map(SendQuota::new).map(Arc::new);
         let token = token.with_expiry(of.expires).with_quota(quota);
         let token = token.with_topic_quota(of.topic_quota.clone());
+        let token = token.with_schedule_quota(of.schedule_quota.clone());
         Some(token.with_reach(reach))
     }
 }
@@ -355,7 +366,8 @@ mod tests {
     fn a_record_is_read_as_it_was_written_and_shows_no_hash() {
         let body = json!({
             "scopes": ["send", "receive"], "topics": ["shop-*"], "groups": ["a"], "schedules": ["s"],
-            "expires": "2999-01-01T00:00:00.000Z", "sends_per_second": 5, "max_topics": 3, "max_messages": 1000, "max_bytes": "64MiB", "sha256": "0".repeat(64), "previous_sha256": "F".repeat(64),
+            "expires": "2999-01-01T00:00:00.000Z", "sends_per_second": 5, "max_topics": 3, "max_messages": 1000, "max_bytes": "64MiB", "max_schedules": 7,
+            "sha256": "0".repeat(64), "previous_sha256": "F".repeat(64),
         });
         let NewToken {
             definition,
@@ -378,6 +390,7 @@ mod tests {
         assert!(token.reach().is_limited());
         assert_eq!(token.quota().unwrap().per_second(), 5);
         assert_eq!(token.topic_quota().unwrap().max_messages, Some(1000));
+        assert_eq!(token.schedule_quota().unwrap().max_schedules(), 7);
         let unknown = text.replace("{", r#"{"later":1,"#);
         assert!(TokenRecord::parse(&unknown).unwrap_err().contains("later"));
         for damaged in ["", "[]", "{}", r#"{"scopes":["send"]}"#] {
@@ -398,6 +411,9 @@ mod tests {
         let token = record.token("app").unwrap();
         assert!(token.reach().has_schedule(&"shop-a".parse().unwrap()));
         assert!(!token.reach().has_schedule(&"bank".parse().unwrap()));
+        let quota = ScheduleQuota::new(&["shop-*".parse().unwrap()], 1000);
+        assert_eq!(token.schedule_quota().map(|of| &**of), Some(&quota));
+        assert!(!record.text().unwrap().contains("max_schedules"));
     }
 
     #[test]
@@ -416,6 +432,10 @@ mod tests {
                 "sends_per_second",
             ),
             (json!({ "scopes": ["send"], "max_topics": 1 }), "max_topics"),
+            (
+                json!({ "scopes": ["operate"], "groups": ["g"], "max_schedules": 1 }),
+                "max_schedules",
+            ),
             (
                 json!({ "scopes": ["send"], "topics": ["a"], "max_bytes": "1GiB" }),
                 "max_bytes",

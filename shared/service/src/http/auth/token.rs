@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lisa_core::secret::Secret;
 use lisa_core::time::UnixMs;
-use lisa_core::topic::TopicQuota;
+use lisa_core::topic::{ScheduleQuota, TopicQuota};
 
 use super::{Reach, Scope, SendQuota};
 use crate::http::client::Admitted;
@@ -24,6 +24,7 @@ pub struct Token {
     reach: Arc<Reach>,
     quota: Option<Arc<SendQuota>>,
     topic_quota: Option<Arc<TopicQuota>>,
+    schedule_quota: Option<Arc<ScheduleQuota>>,
 }
 
 /// The reason why a configured token is unusable.
@@ -90,6 +91,7 @@ impl Token {
             reach: Arc::default(),
             quota: None,
             topic_quota: None,
+            schedule_quota: None,
         })
     }
 
@@ -174,6 +176,21 @@ impl Token {
         self.topic_quota.as_ref()
     }
 
+    /// Limits the schedules that the token may create.
+    #[must_use]
+    pub fn with_schedule_quota(self, quota: Option<ScheduleQuota>) -> Self {
+        Self {
+            schedule_quota: quota.map(Arc::new),
+            ..self
+        }
+    }
+
+    /// Returns the limit of the schedules that it may create, if there is one.
+    #[must_use]
+    pub fn schedule_quota(&self) -> Option<&Arc<ScheduleQuota>> {
+        self.schedule_quota.as_ref()
+    }
+
     /// Returns what the token reaches.
     #[must_use]
     pub fn reach(&self) -> &Arc<Reach> {
@@ -237,7 +254,8 @@ impl Token {
         let client = Admitted::new(may_read, Some(token.name().into()));
         let client = client.within(&token.reach);
         let client = client.with_quota(token.quota.as_ref());
-        client.with_topic_quota(token.topic_quota.as_ref())
+        let client = client.with_topic_quota(token.topic_quota.as_ref());
+        client.with_schedule_quota(token.schedule_quota.as_ref())
     }
 
     /// Returns the token's name, as it appears in logs.
@@ -264,6 +282,7 @@ impl fmt::Debug for Token {
             .field("reach", &self.reach)
             .field("quota", &self.quota)
             .field("topic_quota", &self.topic_quota)
+            .field("schedule_quota", &self.schedule_quota)
             .finish_non_exhaustive()
     }
 }
