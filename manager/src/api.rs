@@ -98,6 +98,8 @@ struct Routes {
     message: OpenApiRouter<Api>,
     events: OpenApiRouter<Api>,
     operate: OpenApiRouter<Api>,
+    /// The route with which a token sees itself.
+    own_token: OpenApiRouter<Api>,
     read_tokens: OpenApiRouter<Api>,
     tokens: OpenApiRouter<Api>,
 }
@@ -159,6 +161,7 @@ impl Routes {
                     .routes(routes!(schedules::backfill))
                     .routes(routes!(jobs::run)),
             ),
+            own_token: exact(OpenApiRouter::new().routes(routes!(tokens::show_own))),
             read_tokens: exact(
                 OpenApiRouter::new()
                     .routes(routes!(tokens::list))
@@ -187,6 +190,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
     let bound = |reads: Reads| from_fn_with_state(reads, Reads::bound);
     let statistics = routes.statistics.route_layer(bound(Reads::of_statistics()));
     let reads = routes.read.route_layer(bound(api.reads.clone()));
+    let own_token = routes.own_token.route_layer(bound(api.reads.clone()));
     let read_tokens = routes.read_tokens.route_layer(bound(api.reads.clone()));
     // Requests for events wait, so they have limits of their own. Each poll also counts as a read.
     let waits = from_fn_with_state(Reads::of_waits(), Reads::bound_waits);
@@ -196,6 +200,7 @@ pub(crate) fn routes(api: Api, tokens: &TokenSet) -> (Router, OpenApi) {
         .merge(reads.route_layer(read()))
         .merge(events.route_layer(read()))
         .merge(routes.operate.route_layer(tokens.require(Scope::Operate)))
+        .merge(own_token.route_layer(tokens.require_any()))
         .merge(read_tokens.route_layer(tokens.require(Scope::Tokens)))
         .merge(routes.tokens.route_layer(tokens.require(Scope::Tokens)))
         .with_state(api)
@@ -217,7 +222,8 @@ pub(crate) fn unlimited(api: Api) -> Router {
     let routes = Routes::new();
     let all = routes.statistics.merge(routes.read).merge(routes.message);
     let all = all.merge(routes.events).merge(routes.operate);
-    let all = all.merge(routes.read_tokens).merge(routes.tokens);
+    let all = all.merge(routes.own_token).merge(routes.read_tokens);
+    let all = all.merge(routes.tokens);
     let router: Router = all.with_state(api).into();
     router.fallback(async |method: Method, uri: Uri| unknown_route(&method, uri.path()))
 }

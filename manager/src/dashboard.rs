@@ -27,6 +27,7 @@ mod login;
 mod message;
 mod messages;
 mod overview;
+mod own_token;
 mod page;
 mod parts;
 mod removal;

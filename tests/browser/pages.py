@@ -52,8 +52,8 @@ PAGES = [
 ]
 # The pages that need a session, by the token with which it begins.
 PAGES_OF = {
-    "admin": ["/tokens", "/new-token", "/tokens/admin", "/tokens/shop", "/tokens/app", "/tokens/app/edit", "/tokens/app/remove", "/tokens/app/rotate/begin"],
-    "shop": ["/", "/system", "/schedules", "/forecast", "/topics/shop-orders"],
+    "admin": ["/token", "/tokens", "/new-token", "/tokens/admin", "/tokens/shop", "/tokens/app", "/tokens/app/edit", "/tokens/app/remove", "/tokens/app/rotate/begin"],
+    "shop": ["/", "/token", "/system", "/schedules", "/forecast", "/topics/shop-orders"],
 }
 QUICK_PAGES = ["/", "/topics/orders", "/topics/orders/messages/failed", "/topics/orders/garbage?group=default", "/topics/orders/send"]
 PATIENCE = 60

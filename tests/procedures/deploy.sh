@@ -47,6 +47,8 @@ export LISA_TOKEN_FILE=$root/admin.token
 is_guarded() { [ "$(curl -s -o /dev/null -w '%{http_code}' "http://127.0.0.1:$manager/v1/topics")" = 401 ]; }
 eventually is_guarded
 run $page "Tokens by call"
+run $page "Your own token"
+run $page "Your own token" 2
 unset LISA_TOKEN_FILE
 
 skip $page systemd 1 "needs systemd and root; make dist-check analyses the units"

@@ -15,7 +15,7 @@ use lisa_service::http::{Problem, Query, TokenPath, read_fields, read_object};
 use super::precondition::{self, Tag};
 use super::{Api, invalid};
 use crate::operations::tokens::{
-    ChangedToken, RotationStep, TokenBody, TokenList, TokenView, Tokens,
+    ChangedToken, OwnToken, RotationStep, TokenBody, TokenList, TokenView, Tokens,
 };
 
 /// The largest body with a definition in bytes: JSON may need six for one.
@@ -69,6 +69,15 @@ pub(super) async fn show(
 ) -> Result<(Option<Tag>, Json<TokenView>), Problem> {
     let view = tokens(&api).show(&path.token).await?;
     Ok((view.version.map(precondition::tag), Json(view)))
+}
+
+/// Returns the token of this request, without its secret and hashes: its scopes, what it reaches, its quotas, and the part of them that is
+/// used. Requires a token with any scope.
+#[utoipa::path(get, operation_id = "show_own_token", path = "/v1/token", tag = "tokens",
+    responses((status = 200, description = "The token", body = OwnToken),
+        (status = 404, description = "not_found: no tokens are configured, so the request has none")))]
+pub(super) async fn show_own(With(api): With<Api>) -> Result<Json<OwnToken>, Problem> {
+    tokens(&api).own().await.map(Json)
 }
 
 /// Creates a token, or replaces its permissions.

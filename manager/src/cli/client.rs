@@ -123,8 +123,13 @@ impl Client {
         self.call(Method::POST, path, Scope::Operate)
     }
 
-    /// Creates a request for this scope.
-    pub(crate) fn call(&self, method: Method, path: &[&str], scope: Scope) -> Call<'_> {
+    /// Creates a request for this scope; `None` is any.
+    pub(crate) fn call(
+        &self,
+        method: Method,
+        path: &[&str],
+        scope: impl Into<Option<Scope>>,
+    ) -> Call<'_> {
         let (url, within) = match &self.0 {
             Transport::Remote(remote) => (remote.url.route(path), remote.timeout),
             Transport::InProcess(_) => (ManagerUrl::in_process().route(path), Duration::MAX),
@@ -135,7 +140,7 @@ impl Client {
             url,
             headers: HeaderMap::new(),
             body: Vec::new(),
-            scope,
+            scope: scope.into(),
             within,
         }
     }
@@ -148,7 +153,7 @@ pub(crate) struct Call<'c> {
     url: Url,
     headers: HeaderMap,
     body: Vec<u8>,
-    scope: Scope,
+    scope: Option<Scope>,
     /// The time limit for the response of a running manager.
     within: Duration,
 }

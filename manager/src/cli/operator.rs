@@ -77,9 +77,9 @@ pub(crate) enum OperatorVerb {
         #[command(subcommand)]
         verb: Option<SchedulesVerb>,
     },
-    /// List tokens, show, create, change, rotate or remove one
+    /// List tokens, show, create, change, rotate or remove one, or show your own
     ///
-    /// Requires the scope `tokens`
+    /// Requires the scope `tokens`, except whoami
     Tokens {
         #[command(subcommand)]
         verb: Option<TokensVerb>,
@@ -236,6 +236,10 @@ pub(crate) enum TokensVerb {
         /// Token
         token: String,
     },
+    /// Show the token that this command uses, with the part of its quotas that is used
+    ///
+    /// Requires --url, and a token with any scope
+    Whoami,
     /// Create a token and print its secret, or change fields of one and keep the others
     ///
     /// All processes follow within 5 s. Pass --url, or the configuration of the managers with --config
@@ -471,6 +475,7 @@ impl TokensVerb {
         match self {
             Self::List { prefix } => tokens::list(client, prefix.as_deref(), output).await,
             Self::Show { token } => tokens::show(client, &token, output).await,
+            Self::Whoami => tokens::whoami(client, output).await,
             Self::Put { token, settings } => tokens::put(client, &token, settings, output).await,
             Self::Rotate {
                 token,

@@ -320,7 +320,7 @@ impl Page {
                         }
                         @if has_log_out {
                             form.who method="post" action=(context.link("/logout")) {
-                                span.name title="The name of the token of this session" { (context.viewer.name().unwrap_or_default()) }
+                                a.name href=(context.link("/token")) title="The token of this session: its permissions and quotas" { (context.viewer.name().unwrap_or_default()) }
                                 button.quiet { "Log out" }
                                 button.quiet name="sessions" value="all" title="End all sessions of this token" { "Log out everywhere" }
                             }

@@ -15,14 +15,14 @@ use super::actions::MessageVerb;
 use super::page::{Context, Failure};
 use super::{
     Dashboard, actions as of_topics, doctor, find, forecast, garbage, help, keys, login, message,
-    messages, overview, removal, schedule, schedule_form, schedules, send, system, token,
-    token_form, tokens, topic, topic_form, workers,
+    messages, overview, own_token, removal, schedule, schedule_form, schedules, send, system,
+    token, token_form, tokens, topic, topic_form, workers,
 };
 use crate::operations::tokens::RotationStep;
 
 /// The pages about several topics or schedules whose handlers leave out what the viewer does not reach. Any other page without a
 /// topic or a schedule in its path is refused if the viewer does not reach all topics, so a new page is refused until it is here.
-const FILTERED: [&str; 10] = [
+const FILTERED: [&str; 11] = [
     "/",
     "/find",
     "/garbage",
@@ -32,7 +32,8 @@ const FILTERED: [&str; 10] = [
     "/new-topic",
     "/system",
     "/system/garbage-jobs/{id}/stop",
-    // Shows nothing of the relay.
+    // Show nothing of the topics.
+    "/token",
     "/help",
 ];
 
@@ -76,6 +77,7 @@ fn pages() -> Vec<(&'static str, MethodRouter<Dashboard>)> {
         ("/schedules/{schedule}", get(schedule::show)),
         ("/workers", get(workers::show)),
         ("/system", get(system::show)),
+        ("/token", get(own_token::show)),
         ("/help", get(help::show)),
         ("/topics/{topic}", get(topic::show)),
         ("/topics/{topic}/send", get(send::show)),

@@ -2,6 +2,7 @@
 //!
 //! The secret of a token is in the response that creates it, and nowhere else.
 
+mod own;
 mod view;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use lisa_service::http::auth::{
 use lisa_service::http::{Problem, ProblemCode};
 use tokio::time::timeout;
 
+pub(crate) use self::own::{OwnToken, QuotaUse};
 pub(crate) use self::view::{
     ChangedToken, DamagedToken, TokenBody, TokenList, TokenView, described,
 };

@@ -10,7 +10,7 @@ pub use crate::fields::{FieldProblem, Size};
 pub use crate::names::{
     Group, InvalidName, NamePattern, Namespace, ScheduleName, Shard, SubscriptionGroup, Topic,
 };
-pub use quota::{Counted, Extent, MAX_TOPICS, OverQuota, TopicQuota};
+pub use quota::{Counted, Extent, MAX_TOPICS, OverQuota, TopicQuota, TopicQuotaUse};
 pub use rate::{Rate, RatePeriod};
 pub use schedule_quota::{MAX_SCHEDULES, OverScheduleQuota, ScheduleQuota};
 pub use settings::{

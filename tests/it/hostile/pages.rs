@@ -18,7 +18,7 @@ const MANY: usize = 1613;
 const MANY_SHOWN: &str = "1,61";
 
 /// Pages about several topics or schedules, or about none: a viewer sees its own ones there, and nothing of others.
-const FILTERED: [&str; 10] = [
+const FILTERED: [&str; 11] = [
     "/",
     "/find",
     "/garbage",
@@ -28,6 +28,7 @@ const FILTERED: [&str; 10] = [
     "/new-topic",
     "/system",
     "/system/garbage-jobs/{id}/stop",
+    "/token",
     "/help",
 ];
 

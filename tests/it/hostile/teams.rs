@@ -1,7 +1,7 @@
 //! Each route of each description with the tokens of a team that shares a relay with another one.
 
 use super::Victim;
-use super::tokens::{routes_of, scope};
+use super::tokens::{OWN, routes_of, scope};
 use lisa_tests::sqs::hex;
 use lisa_tests::{Api, Binary, SOON, eventually, free_port};
 use reqwest::Method;
@@ -131,6 +131,8 @@ async fn no_route_shows_or_changes_what_is_of_another_team() {
                 assert!(path == "/v1/attention" || all.contains("bank"), "{all}");
             } else if path == "/v1/garbage/jobs/a/stop" {
                 assert_eq!(status, 404, "{about}");
+            } else if path == OWN {
+                teams.each_token_sees_itself_alone().await;
             } else {
                 assert_eq!(status, 403, "{about}");
                 assert!(body.contains("the token is limited to the "), "{about}");
@@ -157,6 +159,19 @@ async fn no_route_shows_or_changes_what_is_of_another_team() {
 }
 
 impl Teams {
+    async fn each_token_sees_itself_alone(&self) {
+        for scope in SCOPES {
+            let name = format!("shop-{scope}");
+            let reply = self.api(&name).get(OWN).await.expect(200);
+            let expected = json!({
+                "token": &name, "declared_in_file": true, "scopes": [scope], "topics": ["shop-*"], "schedules": ["shop-*"],
+                "has_expired": false, "max_schedules": 1000, "is_rotating": false, "used": { "schedules": 2 },
+            });
+            // `shop-of-bank` has a name of this team.
+            assert_eq!(reply.json(), expected);
+        }
+    }
+
     async fn schedules_stay_those_of_their_team(&self) {
         let api = self.api("shop-operate");
         for (method, expected) in [(Method::PUT, 403), (Method::DELETE, 404)] {

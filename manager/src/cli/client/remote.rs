@@ -134,19 +134,20 @@ impl Remote {
     }
 
     /// Explains a refusal caused by the token, by the host name, or by another server at this URL.
-    pub(super) fn explain(&self, scope: Scope, refusal: &Refusal) -> Option<String> {
-        let (url, scope) = (&self.url, scope.as_str());
+    pub(super) fn explain(&self, scope: Option<Scope>, refusal: &Refusal) -> Option<String> {
+        let url = &self.url;
+        let one = scope.map_or("a valid one".to_owned(), |scope| {
+            format!("one that has the scope {scope}")
+        });
         let said = match (refusal.code(), &self.token) {
             ("unauthorized", None) => {
-                format!(
-                    "it requires a token: name a file with one that has the scope {scope} with --token-file"
-                )
+                format!("it requires a token: name a file with {one} with --token-file")
             }
             ("unauthorized", Some(token)) if refusal.detail() == EXPIRED => {
                 named(EXPIRED, &token.from)
             }
             ("unauthorized", Some(token)) => format!(
-                "it does not know the token {}: name a file with one that has the scope {scope} with --token-file",
+                "it does not know the token {}: name a file with {one} with --token-file",
                 token.from
             ),
             ("forbidden", Some(token)) => named(refusal.detail(), &token.from),

@@ -1,7 +1,7 @@
-//! `tokens`: lists tokens, shows, creates, changes, rotates and removes one.
+//! `tokens`: lists tokens, shows, creates, changes, rotates and removes one, and shows that of the caller.
 
 use lisa_core::names::TokenName;
-use lisa_core::topic::NamePattern;
+use lisa_core::topic::{NamePattern, Size};
 use lisa_service::cli::{Output, Rows, remark};
 use lisa_service::http::auth::Scope;
 use reqwest::{Method, StatusCode};
@@ -11,7 +11,9 @@ use super::print;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::setting::{Setting, set_all};
-use crate::operations::tokens::{ChangedToken, RotationStep, TokenList, TokenView, described};
+use crate::operations::tokens::{
+    ChangedToken, OwnToken, QuotaUse, RotationStep, TokenList, TokenView, described,
+};
 
 /// The tokens of one request.
 const AT_A_TIME: usize = 1000;
@@ -74,25 +76,66 @@ pub(crate) async fn show(client: &Client, name: &str, output: &Output) -> Result
     if !output.is_table() {
         return Ok(output.object(&token)?);
     }
+    print_lines(&token, QuotaUse::default())?;
+    if token.hides_stored {
+        remark(format_args!(
+            "note: a stored token has the same name, and is not accepted; remove it with `tokens remove {name}`"
+        ));
+    }
+    Ok(())
+}
+
+/// Prints the token that the manager at `--url` gets, and the part of its quotas that is used.
+pub(crate) async fn whoami(client: &Client, output: &Output) -> Result<(), CliError> {
+    if client.broker().is_some() {
+        let why = "pass --url: without it, the command line works on Redis, and has no token";
+        return Err(CliError::Usage(why.to_owned()));
+    }
+    let token: OwnToken = client.call(Method::GET, &["token"], None).answer().await?;
+    if !output.is_table() {
+        return Ok(output.object(&token)?);
+    }
+    print_lines(&token.view, token.used)
+}
+
+/// Prints the fields of a token, one per line. A quota of which the used part is known has it in parentheses.
+fn print_lines(token: &TokenView, used: QuotaUse) -> Result<(), CliError> {
     let state = Some(token.state()).filter(|state| !state.is_empty());
+    let of = |quota: Option<String>, used: Option<String>| match (quota, used) {
+        (Some(quota), Some(used)) => format!("{quota} ({used} used)"),
+        (quota, _) => quota.unwrap_or_default(),
+    };
+    let number = |number: Option<u64>| number.map(|number| number.to_string());
+    let size = |size: Option<Size>| size.map(|size| size.to_string());
     let lines = [
-        ("scopes", scopes(&token)),
+        ("token", token.token.clone()),
+        ("scopes", scopes(token)),
         ("topics", names(token.topics.as_ref())),
         ("groups", names(token.groups.as_ref())),
         ("schedules", names(token.schedules.as_ref())),
         ("expires", token.expires.clone().unwrap_or_default()),
-        ("sends/s", number(token.sends_per_second.map(u64::from))),
-        ("max topics", number(token.max_topics.map(u64::from))),
-        ("max messages", number(token.max_messages)),
         (
-            "max bytes",
-            token
-                .max_bytes
-                .map_or(String::new(), |size| size.to_string()),
+            "sends/s",
+            of(number(token.sends_per_second.map(u64::from)), None),
         ),
-        ("max schedules", number(token.max_schedules.map(u64::from))),
+        (
+            "max topics",
+            of(number(token.max_topics.map(u64::from)), number(used.topics)),
+        ),
+        (
+            "max messages",
+            of(number(token.max_messages), number(used.messages)),
+        ),
+        ("max bytes", of(size(token.max_bytes), size(used.bytes))),
+        (
+            "max schedules",
+            of(
+                number(token.max_schedules.map(u64::from)),
+                number(used.schedules),
+            ),
+        ),
         ("state", state.unwrap_or("valid").to_owned()),
-        ("source", source(&token).to_owned()),
+        ("source", source(token).to_owned()),
         ("created", token.created.clone().unwrap_or_default()),
         ("created by", token.created_by.clone().unwrap_or_default()),
     ];
@@ -100,13 +143,7 @@ pub(crate) async fn show(client: &Client, name: &str, output: &Output) -> Result
         "" => format!("{name:<13} –"),
         value => format!("{name:<13} {value}"),
     });
-    print(&lines.collect::<Vec<_>>().join("\n"))?;
-    if token.hides_stored {
-        remark(format_args!(
-            "note: a stored token has the same name, and is not accepted; remove it with `tokens remove {name}`"
-        ));
-    }
-    Ok(())
+    print(&lines.collect::<Vec<_>>().join("\n"))
 }
 
 /// Creates a token, or changes fields of one and keeps the others. Fails if the token changes meanwhile.
@@ -206,10 +243,6 @@ fn source(token: &TokenView) -> &'static str {
 fn scopes(token: &TokenView) -> String {
     let scopes: Vec<_> = token.scopes.iter().map(|scope| scope.as_str()).collect();
     scopes.join(", ")
-}
-
-fn number(number: Option<u64>) -> String {
-    number.map_or(String::new(), |number| number.to_string())
 }
 
 fn names(patterns: Option<&Vec<NamePattern>>) -> String {

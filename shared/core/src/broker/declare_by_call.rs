@@ -18,7 +18,7 @@ use crate::broker::{Broker, BrokerError, CONCURRENT_READS, Declare, TopicHandle}
 use crate::message::MessageId;
 use crate::scripts::{ClaimTopic, TopicClaim};
 use crate::task;
-use crate::topic::{Counted, Extent, MAX_TOPICS, Topic, TopicQuota, TopicSettings};
+use crate::topic::{Counted, Extent, MAX_TOPICS, Topic, TopicQuota, TopicQuotaUse, TopicSettings};
 
 /// The largest number of claims at a time: each is of a call that is being answered.
 const MAX_CLAIMS: usize = 1000;
@@ -134,6 +134,13 @@ impl Broker {
         Ok(claims)
     }
 
+    /// Returns the time before which a claim is that of a process that has stopped.
+    fn claims_count_since(&self) -> u64 {
+        let registry = self.inner.connection.at(&self.inner.registry.topic_claims);
+        let lasts = u64::try_from(CLAIM_LASTS.as_millis()).unwrap_or(u64::MAX);
+        registry.clock().now_ms().saturating_sub(lasts)
+    }
+
     async fn drop_claim(&self, id: &str) -> Result<(), BrokerError> {
         let drop = command("HDEL", &self.inner.registry.topic_claims).arg(id);
         self.ask::<u64>(drop).await.map(|_| ())
@@ -145,9 +152,7 @@ impl Broker {
         claims: &[Claim],
         registered: &BTreeMap<Topic, Entry>,
     ) -> Result<bool, BrokerError> {
-        let registry = self.inner.connection.at(&self.inner.registry.topic_claims);
-        let lasts = u64::try_from(CLAIM_LASTS.as_millis()).unwrap_or(u64::MAX);
-        let since = registry.clock().now_ms().saturating_sub(lasts);
+        let since = self.claims_count_since();
         let mut had_any = false;
         for claim in claims.iter().filter(|claim| claim.at_ms < since) {
             let topic = &claim.topic;
@@ -329,18 +334,49 @@ impl ByCall {
     ) -> Result<Option<Others>, BrokerError> {
         let broker = &self.broker;
         // In this order: a claim ends after its topic is listed.
-        let claims = broker.topic_claims().await?;
+        let mut claims = broker.topic_claims().await?;
         let registered = broker.registered().await?;
         if broker.end_old_claims(&claims, &registered).await? {
             return Ok(None);
         }
         let counts = |topic: &Topic| *topic != self.topic && quota.has(topic);
+        // Each of two calls at a time would otherwise refuse for the sake of the other.
+        claims.retain(|claim| claim.order < own.order && counts(&claim.topic));
+        Ok(Some(Others {
+            counted: broker.counted(counts, &registered, &claims).await?,
+            has_claims: !claims.is_empty(),
+        }))
+    }
+}
+
+impl Broker {
+    /// Returns the part of a quota that is used. It changes nothing, and may be out of date once it is known.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn topic_quota_use(&self, quota: &TopicQuota) -> Result<TopicQuotaUse, BrokerError> {
+        let mut claims = self.topic_claims().await?;
+        let registered = self.registered().await?;
+        let since = self.claims_count_since();
+        claims.retain(|claim| claim.at_ms >= since);
+        let counts = |topic: &Topic| quota.has(topic);
+        let counted = self.counted(counts, &registered, &claims).await?;
+        Ok(quota.used(&counted))
+    }
+
+    /// Returns what each topic counts for which `counts` is true.
+    async fn counted(
+        &self,
+        counts: impl Fn(&Topic) -> bool,
+        registered: &BTreeMap<Topic, Entry>,
+        claims: &[Claim],
+    ) -> Result<Vec<Counted>, BrokerError> {
         let reads = registered.iter().filter(|(topic, _)| counts(topic));
         let reads: Vec<_> = reads
             .map(|(topic, entry)| async move {
-                let known = broker.known(topic);
+                let known = self.known(topic);
                 let known = known.filter(|known| known.epoch() == entry.epoch);
-                (topic, broker.counted_of(topic, known).await)
+                (topic, self.counted_of(topic, known).await)
             })
             .collect();
         let mut counted = BTreeMap::new();
@@ -350,24 +386,14 @@ impl ByCall {
                 counted.insert(topic, of_topic);
             }
         }
-        // Each of two calls at a time would otherwise refuse for the sake of the other.
-        let earlier = |claim: &&Claim| claim.order < own.order && counts(&claim.topic);
-        let mut has_claims = false;
-        for claim in claims.iter().filter(earlier) {
-            has_claims = true;
+        for claim in claims.iter().filter(|claim| counts(&claim.topic)) {
             let of_topic = counted.entry(&claim.topic);
             let of_topic = of_topic.or_insert_with(|| claim.extent.into());
             *of_topic = of_topic.or_larger(claim.extent);
         }
-        let counted = counted.into_values().collect();
-        Ok(Some(Others {
-            counted,
-            has_claims,
-        }))
+        Ok(counted.into_values().collect())
     }
-}
 
-impl Broker {
     /// Returns what a registered topic counts against a quota; `None` if it was removed. One that cannot be read counts as if it
     /// had no limit.
     async fn counted_of(

@@ -44,6 +44,17 @@ pub struct Counted {
     pub extent: Extent,
 }
 
+/// The part of a quota that topics use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopicQuotaUse {
+    /// The number of topics.
+    pub topics: usize,
+    /// The sum of their `max_messages`; `None` without a quota of them.
+    pub messages: Option<u64>,
+    /// The sum of their `max_bytes`; `None` without a quota of them.
+    pub bytes: Option<u64>,
+}
+
 /// The way in which a change of a topic exceeds a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverQuota {
@@ -219,6 +230,22 @@ impl TopicQuota {
         ]
     }
 
+    /// Returns the part of the quota that these topics use.
+    #[must_use]
+    pub fn used(&self, topics: &[Counted]) -> TopicQuotaUse {
+        TopicQuotaUse {
+            topics: topics.len(),
+            messages: self.max_messages.map(|_| self.sum(0, topics)),
+            bytes: self.max_bytes.map(|_| self.sum(1, topics)),
+        }
+    }
+
+    /// Returns the sum of the parts that topics have in the quota at this index of [`Self::parts`].
+    fn sum(&self, index: usize, topics: &[Counted]) -> u64 {
+        let parts = { topics.iter() }.flat_map(|topic| self.parts(topic.extent)[index]);
+        parts.fold(0, |sum, (.., part)| sum.saturating_add(part))
+    }
+
     /// Returns true if a topic has more of the quota than before. `None` stands for a topic that did not exist.
     #[must_use]
     pub fn grows(&self, before: Option<Extent>, after: Extent) -> bool {
@@ -253,8 +280,7 @@ impl TopicQuota {
                 continue;
             };
             let part_of = |extent| self.parts(extent)[index].map_or(0, |(.., part)| part);
-            let of_others = others.iter().map(|other| part_of(other.extent));
-            let used = of_others.fold(0, u64::saturating_add);
+            let used = self.sum(index, others);
             let grows = had.is_none_or(|(.., had)| had < wanted);
             if grows && used.saturating_add(wanted) > total {
                 let above = others.iter();
@@ -389,6 +415,13 @@ mod tests {
         ];
         assert_eq!(shown, expected);
         assert!(quota.has(&"shop-a".parse().unwrap()) && !quota.has(&"bank".parse().unwrap()));
+        let topics = [messages(600), Extent::default()].map(Counted::from);
+        let used = TopicQuotaUse {
+            topics: 2,
+            messages: Some(600 + 333),
+            bytes: Some(2 * ((1 << 20) / 3)),
+        };
+        assert_eq!(quota.used(&topics), used);
         assert_eq!(read(&json!({}), None), Ok(None));
         assert_eq!(read(&json!({}), Some("a")), Ok(None));
         for (body, topics, problem) in [

@@ -178,12 +178,20 @@ impl TokenSet {
     /// # Errors
     /// The token is unknown, has expired, or lacks the scope.
     pub fn check(&self, presented: &str, scope: Scope) -> Result<Arc<Token>, Denied> {
-        match self.known(presented) {
-            None if !self.are_read() => Err(Denied::Unread),
-            None => Err(Denied::Unknown),
-            Some(token) if token.has_expired() => Err(Denied::Expired),
-            Some(token) if !token.has(scope) => Err(Denied::Scope(scope)),
-            Some(token) => Ok(token),
+        self.check_of(presented, Some(scope))
+    }
+
+    /// Does the same as [`TokenSet::check`]; `None` is any scope.
+    fn check_of(&self, presented: &str, scope: Option<Scope>) -> Result<Arc<Token>, Denied> {
+        let token = match self.known(presented) {
+            None if !self.are_read() => return Err(Denied::Unread),
+            None => return Err(Denied::Unknown),
+            Some(token) if token.has_expired() => return Err(Denied::Expired),
+            Some(token) => token,
+        };
+        match scope {
+            Some(scope) if !token.has(scope) => Err(Denied::Scope(scope)),
+            _ => Ok(token),
         }
     }
 
@@ -207,7 +215,7 @@ impl TokenSet {
         }
         let found = usize::try_from(found).ok();
         let configured = found.and_then(|index| self.configured.get(index));
-        configured
+        let known = configured
             .or(self.stored.known().by_hash.get(&hash))
             .cloned()
     }
@@ -250,43 +258,60 @@ impl TokenSet {
     pub fn require(&self, scope: Scope) -> Require {
         Require {
             tokens: self.clone(),
-            scope,
+            scope: Some(scope),
         }
     }
 
-    /// Admits a request by its headers, or else by the certificate of its client. Records the token's name in the current
-    /// span. Returns the token; `None` if no tokens are configured.
+    /// Returns a layer that admits every token, whatever its scopes and limits: for routes that show nothing but the token itself.
+    #[must_use]
+    pub fn require_any(&self) -> Require {
+        Require {
+            tokens: self.clone(),
+            scope: None,
+        }
+    }
+
+    /// Admits a request by its headers, or else by the certificate of its client. Without a scope, admits every token, whatever it
+    /// reaches. Records the token's name in the current span. Returns the token; `None` if no tokens are configured.
     pub(super) fn admit<B>(
         &self,
         request: &Request<B>,
-        scope: Scope,
+        scope: Option<Scope>,
     ) -> Result<Option<Arc<Token>>, Denied> {
         if self.is_empty() {
             return Ok(None);
         }
         let token = match tls::client(request) {
             Some(client) => self.of_client(client, scope)?,
-            None => self.check(bearer(request.headers()).ok_or(Denied::Unknown)?, scope)?,
+            None => self.check_of(bearer(request.headers()).ok_or(Denied::Unknown)?, scope)?,
         };
         tracing::Span::current().record("token", token.name());
         let route = request.extensions().get::<MatchedPath>();
         let route = route.map(MatchedPath::as_str);
-        match token.reach().refusal(scope, route, request.uri().path()) {
+        let refusal = |scope| token.reach().refusal(scope, route, request.uri().path());
+        match scope.and_then(refusal) {
             Some(why) => Err(Denied::Reach(why)),
             None => Ok(Some(token)),
         }
     }
 
     /// Returns a token that a certificate presents. It may have the names of several; one of them has to have the scope.
-    fn of_client(&self, client: &ClientCertificate, scope: Scope) -> Result<Arc<Token>, Denied> {
+    fn of_client(
+        &self,
+        client: &ClientCertificate,
+        scope: Option<Scope>,
+    ) -> Result<Arc<Token>, Denied> {
         let is_for =
             |token: &&Arc<Token>| token.client_name().is_some_and(|name| client.is_for(name));
         let mut tokens = self.configured.iter().filter(is_for).peekable();
         if tokens.peek().is_none() || !client.is_valid() {
             return Err(Denied::Unknown);
         }
-        let mut with_scope = tokens.filter(|token| token.has(scope)).peekable();
-        if with_scope.peek().is_none() {
+        let has_scope = |token: &&Arc<Token>| scope.is_none_or(|scope| token.has(scope));
+        let mut with_scope = tokens.filter(has_scope).peekable();
+        if let Some(scope) = scope
+            && with_scope.peek().is_none()
+        {
             return Err(Denied::Scope(scope));
         }
         with_scope
@@ -305,11 +330,11 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     (alone && scheme.eq_ignore_ascii_case("bearer")).then(|| token.trim())
 }
 
-/// The layer of [`TokenSet::require`].
+/// The layer of [`TokenSet::require`] and [`TokenSet::require_any`].
 #[derive(Clone, Debug)]
 pub struct Require {
     tokens: TokenSet,
-    scope: Scope,
+    scope: Option<Scope>,
 }
 
 impl<S> Layer<S> for Require {
@@ -428,13 +453,16 @@ mod tests {
         );
         assert_eq!(set.check("s3cret-c", Scope::Read), Err(Denied::Unknown));
         assert_eq!(set.check("", Scope::Read), Err(Denied::Unknown));
+        // A token may always see itself.
+        assert_eq!(set.check_of("s3cret-a", None).unwrap().name(), "app");
+        assert_eq!(set.check_of("s3cret-c", None), Err(Denied::Unknown));
     }
 
     #[test]
     fn only_one_well_formed_header_counts() {
         let set = TokenSet::new(vec![token("app", "abc", &[Scope::Send])]);
         let admit = |values: &[&'static str]| {
-            let token = set.admit(&request(values), Scope::Send)?;
+            let token = set.admit(&request(values), Some(Scope::Send))?;
             Ok(token.map(|token| token.name().to_owned()))
         };
         assert_eq!(admit(&["Bearer abc"]), Ok(Some("app".to_owned())));
@@ -454,7 +482,7 @@ mod tests {
     #[test]
     fn without_tokens_everything_is_open() {
         let set = TokenSet::default();
-        assert_eq!(set.admit(&request(&[]), Scope::Operate), Ok(None));
+        assert_eq!(set.admit(&request(&[]), Some(Scope::Operate)), Ok(None));
     }
 
     #[tokio::test]

@@ -84,7 +84,7 @@ impl Errors {
         match self {
             Self::Open => true,
             Self::Guarded(tokens) => {
-                !tokens.is_empty() && tokens.admit(request, Scope::Read).is_ok()
+                !tokens.is_empty() && tokens.admit(request, Some(Scope::Read)).is_ok()
             }
         }
     }
@@ -160,7 +160,7 @@ async fn readyz(State(ops): State<Ops>, request: Request) -> Response {
 async fn scrape(State(ops): State<Ops>, request: Request) -> Response {
     if let Errors::Guarded(tokens) = &ops.errors
         && ops.errors.hide_names()
-        && let Err(denied) = tokens.admit(&request, Scope::Read)
+        && let Err(denied) = tokens.admit(&request, Some(Scope::Read))
     {
         return denied.into_response();
     }

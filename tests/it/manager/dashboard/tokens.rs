@@ -241,8 +241,10 @@ async fn without_configured_tokens_the_page_says_that_none_counts() {
         status == 200 && page.contains("The configuration has no tokens"),
         "{page}"
     );
+    let (status, own) = site.get("/token", "").await;
+    assert!(status == 200 && own.contains("You have no token"), "{own}");
     let (_, overview) = site.get("/", "").await;
-    assert!(!links(&overview).contains("/tokens"), "{overview}");
+    assert!(!links(&overview).contains("/token"), "{overview}");
     let response = site
         .ask(Method::POST, "/new-token", "", "token=x&scopes.read=true")
         .await;
@@ -252,4 +254,39 @@ async fn without_configured_tokens_the_page_says_that_none_counts() {
         page.contains("has no token, so every route is open"),
         "{page}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_viewer_sees_the_own_token_and_what_is_used_of_its_quotas() {
+    let hash = hex(&Sha256::digest("team"));
+    let team = format!(
+        "[topics.shop-a]\nmax_messages = 1500\n[[auth.tokens]]\nname = 'team'\nsha256 = '{hash}'\nscopes = ['read']\n\
+         topics = ['shop-*']\nmax_topics = 4\nmax_messages = 6000\nsends_per_second = 77\n"
+    );
+    let site = Site::start(&(configured() + &team)).await;
+    let (_, team) = site.log_in("team").await;
+    let (_, page) = site.get("/", &team).await;
+    assert!(links(&page).contains("/token"), "{page}");
+    let (status, page) = site.get("/token", &team).await;
+    assert_eq!(status, 200);
+    for text in [
+        "shop-*",
+        "of 4",
+        "1,500",
+        "of 6,000",
+        "of 1,000",
+        "77",
+        "/v1/token",
+        "tokens whoami",
+    ] {
+        assert!(page.contains(text), "{text}: {page}");
+    }
+    assert!(!page.contains(&hash), "{page}");
+    assert!(!links(&page).contains("/tokens/team"), "{page}");
+    let (_, admin) = site.log_in("admin").await;
+    let (_, page) = site.get("/token", &admin).await;
+    for text in ["everything", "This token has no quota"] {
+        assert!(page.contains(text), "{text}: {page}");
+    }
+    assert!(links(&page).contains("/tokens/admin"), "{page}");
 }

@@ -67,7 +67,7 @@ async fn the_command_line_creates_shows_rotates_and_removes_a_token() {
     assert_eq!(same.stdout, "team has these permissions already\n");
     let shown = through(&["tokens", "show", "team"]).await.stdout;
     assert!(
-        shown.contains("scopes       read\ntopics       shop-*\n"),
+        shown.contains("scopes        read\ntopics        shop-*\n"),
         "{shown}"
     );
     let rotated = through(&["tokens", "rotate", "team"]).await;
@@ -120,4 +120,80 @@ async fn the_command_line_creates_shows_rotates_and_removes_a_token() {
     let without = lisa_manager(&server, &["tokens", "remove", "ops"]);
     assert_eq!(without.run(SOON).await.code, Some(2));
     served.end().await;
+}
+
+#[tokio::test]
+async fn a_token_sees_itself_and_what_is_used_of_its_quotas() {
+    let server = Server::start();
+    let served = served_with(&server, "whoami", &admin()).await;
+    let admin = served.api.clone().token(ADMIN);
+    let definition = json!({
+        "scopes": ["operate", "send"], "topics": ["shop-*"], "groups": null, "expires": "2999-01-01T00:00:00Z", "sends_per_second": 9,
+        "max_topics": 3, "max_messages": 31, "max_bytes": "30KiB", "max_schedules": 5,
+    });
+    let secret = create(&admin, "team", definition).await;
+    let team = served.api.clone().token(&secret);
+    let limits = json!({ "max_messages": 4, "max_bytes": 100 });
+    let topic = team.call(Method::PUT, "/v1/topics/shop-b", &limits);
+    topic.await.expect(201);
+    let schedule = json!({ "topic": "shop-b", "cron": "0 0 0 1 1 *" });
+    let schedule = team.call(Method::PUT, "/v1/schedules/shop-s", &schedule);
+    schedule.await.expect(201);
+    let own = team.get("/v1/token").await.expect(200);
+    // The topic of the file has no limit, and counts as a third.
+    let mut expected = json!({
+        "token": "team", "declared_in_file": false, "scopes": ["operate", "send"], "topics": ["shop-*"], "schedules": ["shop-*"],
+        "expires": "2999-01-01T00:00:00.000Z", "has_expired": false, "sends_per_second": 9,
+        "max_topics": 3, "max_messages": 31, "max_bytes": 30 << 10, "max_schedules": 5, "is_rotating": false,
+        "used": { "topics": 2, "messages": 14, "bytes": (10 << 10) + 100, "schedules": 1 },
+    });
+    assert_eq!(own.json(), expected);
+    let hash = hex(&Sha256::digest(&secret));
+    assert!(!own.body.contains(&secret) && !own.body.contains(&hash));
+    rotate(&admin, "team", "begin").await.expect(200);
+    expected["is_rotating"] = true.into();
+    assert_eq!(team.get_json("/v1/token").await, expected);
+    let whoami = async |token: &str| {
+        let arguments = ["--url", &served.url, "tokens", "whoami"];
+        let run = lisa_manager(&server, &arguments).env("LISA_TOKEN", token);
+        run.run(SOON).await
+    };
+    let shown = whoami(&secret).await.stdout;
+    for line in [
+        "token         team\n",
+        "scopes        operate, send\n",
+        "sends/s       9\n",
+        "max topics    3 (2 used)\n",
+        "max messages  31 (14 used)\n",
+        "max bytes     30KiB (10340B used)\n",
+        "max schedules 5 (1 used)\n",
+        "state         rotating\n",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    // One without limits.
+    let expected = json!({
+        "token": ADMIN, "declared_in_file": true, "scopes": ["tokens", "read", "operate"], "has_expired": false, "is_rotating": false,
+        "used": {},
+    });
+    assert_eq!(admin.get_json("/v1/token").await, expected);
+    for wrong in [&served.api, &served.api.clone().token("wrong")] {
+        assert_eq!(wrong.get("/v1/token").await.status, 401);
+    }
+    let wrong = whoami("wrong").await;
+    assert!(
+        wrong.code == Some(1) && wrong.stderr.contains("name a file with a valid one"),
+        "{wrong:?}"
+    );
+    let on_redis = lisa_manager(&server, &["tokens", "whoami"]);
+    let on_redis = on_redis.run(SOON).await;
+    assert!(
+        on_redis.code == Some(2) && on_redis.stderr.contains("pass --url"),
+        "{on_redis:?}"
+    );
+    served.end().await;
+    let open = served_with(&server, "open", "").await;
+    let none = open.api.get("/v1/token").await.expect(404);
+    assert!(none.body.contains("every route is open"), "{none:?}");
+    open.end().await;
 }
