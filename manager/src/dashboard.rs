@@ -67,7 +67,7 @@ use lisa_service::config::Config;
 use lisa_service::cron::TimeZone;
 use lisa_service::http::auth::{Reach, Scope, TokenSet};
 use lisa_service::http::body::BodyLimits;
-use lisa_service::http::client::{Client, reach, reaches, reaches_named};
+use lisa_service::http::client::{Client, reaches};
 use lisa_service::http::tls::is_secure;
 use lisa_service::http::{CrossSite, Problem, ProblemCode, Reads, Unread};
 use tokio::sync::Notify;
@@ -162,6 +162,8 @@ struct Inner {
     /// The rates, from the counts that pages have read.
     rates: Mutex<Rates>,
     workers: Cached<WorkersList>,
+    /// The parts of these that viewers with limits see.
+    limited_workers: PartsOf<Arc<Reach>, WorkersList>,
     errors: CachedBy<(Topic, Group), ErrorGroups>,
     /// By topic, the limits of the viewer, period and time zone.
     forecasts: CachedBy<(Option<Topic>, Arc<Reach>, u64, String), ForecastView>,
@@ -201,6 +203,7 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
         topics: CachedBy::new(MOST_TOPICS, FRESH),
         rates: Mutex::new(Rates::new(RATE_WINDOW, RATE_LONGEST)),
         workers: Cached::new(FRESH_WORKERS),
+        limited_workers: PartsOf::new(MOST_LIMITS),
         errors: CachedBy::new(MOST_TOPICS, FRESH_ERRORS),
         forecasts: CachedBy::new(MOST_TOPICS, FRESH_FORECAST),
         histories: CachedBy::new(MOST_TOPICS, FRESH_HISTORY),
@@ -240,8 +243,7 @@ impl Dashboard {
         &self.0.parts.broker
     }
 
-    /// Returns the newest counts of all topics that the viewer reaches. What all viewers share is filtered
-    /// once for all with the same limits, without a call to Redis.
+    /// Returns the newest counts of all topics that the viewer reaches.
     async fn counts(&self) -> Reading<NewestCounts> {
         let acted_on = |topic: &Topic| self.0.acted_on.lock().get(topic).copied();
         let read = async || {
@@ -250,20 +252,14 @@ impl Dashboard {
             Ok::<_, AllTopicsError>(counts)
         };
         let reading = self.0.all.get(&self.0.queries, read).await;
-        if reaches_named(None) {
-            return reading;
-        }
-        let reach = reach();
-        let within = |all: Arc<NewestCounts>| {
-            let make = |all: &NewestCounts| all.within(&reach);
-            self.0.limited.of(&all, reach.clone(), make)
-        };
-        Reading {
-            value: reading.value.map(within),
-            // The text may name a topic.
-            error: reading.error.map(|_| "they could not be read".to_owned()),
-            ..reading
-        }
+        reading.reached(&self.0.limited, NewestCounts::within)
+    }
+
+    /// Returns the running processes that serve topics that the viewer reaches, and the consumers of these topics.
+    async fn workers(&self) -> Reading<WorkersList> {
+        let read = async || crate::operations::workers::list(self.broker()).await;
+        let reading = self.0.workers.get(&self.0.queries, read).await;
+        reading.reached(&self.0.limited_workers, WorkersList::within)
     }
 
     /// Returns the counts of a topic.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use lisa_core::sync::Mutex as SyncMutex;
 use lisa_service::http::Reads;
-use lisa_service::http::client::{Admitted, Client};
+use lisa_service::http::auth::Reach;
+use lisa_service::http::client::{Admitted, Client, reach, reaches_named};
 use lisa_service::http::share::Shares;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
@@ -241,6 +242,28 @@ impl<K: Hash + Eq, T> PartsOf<K, T> {
         }
         let part = by_key.entry(key);
         part.or_insert_with(|| Arc::new(make(reading))).clone()
+    }
+}
+
+impl<T> Reading<T> {
+    /// Returns the part that the viewer reaches, of a reading that all viewers share. It is made without a call to Redis, once for all
+    /// viewers with the same limits.
+    pub(super) fn reached(
+        self,
+        parts: &PartsOf<Arc<Reach>, T>,
+        within: impl Fn(&T, &Reach) -> T,
+    ) -> Self {
+        if reaches_named(None) {
+            return self;
+        }
+        let reach = reach();
+        let of = |whole: Arc<T>| parts.of(&whole, reach.clone(), |whole| within(whole, &reach));
+        Self {
+            value: self.value.map(of),
+            // The text may name a topic.
+            error: self.error.map(|_| "they could not be read".to_owned()),
+            ..self
+        }
     }
 }
 

@@ -83,26 +83,22 @@ impl RatesNow {
     }
 }
 
-/// Returns where to look at a trouble: the path, and its label. The page of all workers is for those who reach all topics.
-fn remedy(context: &Context, trouble: &Trouble) -> (String, &'static str) {
+/// Returns where to look at a trouble: the path, and its label.
+fn remedy(trouble: &Trouble) -> (String, &'static str) {
     let page = match &trouble.topic {
         Some(topic) => format!("/topics/{}", part(topic)),
-        None if !context.reaches_all_topics() => return ("/help".to_owned(), "Help"),
         None => return ("/workers".to_owned(), "Workers"),
     };
     match trouble.kind {
         TroubleKind::Damaged | TroubleKind::Unaccounted | TroubleKind::MissingRecords => {
             (format!("{page}/doctor"), "Examine")
         }
-        TroubleKind::NoConsumer if context.reaches_all_topics() => {
-            ("/workers".to_owned(), "Workers")
-        }
+        TroubleKind::NoConsumer => ("/workers".to_owned(), "Workers"),
         TroubleKind::Garbage => {
             let group = trouble.group.as_ref().map_or("", Group::as_str);
             (format!("{page}/garbage?group={group}"), "See errors")
         }
-        TroubleKind::NoConsumer
-        | TroubleKind::NoManager
+        TroubleKind::NoManager
         | TroubleKind::Unreadable
         | TroubleKind::Late
         | TroubleKind::Paused
@@ -161,7 +157,7 @@ fn render(
                 h2 #attention-title { "Needs attention " span.badge { (troubles.len()) } }
                 ul.troubles {
                     @for trouble in troubles.iter().take(most) {
-                        @let (subject, (path, label)) = (trouble.subject(), remedy(context, trouble));
+                        @let (subject, (path, label)) = (trouble.subject(), remedy(trouble));
                         li {
                             (sign(trouble.status.into()))
                             @if !subject.is_empty() { span.at { (visible(&subject)) } }

@@ -22,7 +22,7 @@ use crate::operations::tokens::RotationStep;
 
 /// The pages about several topics or schedules whose handlers leave out what the viewer does not reach. Any other page without a
 /// topic or a schedule in its path is refused if the viewer does not reach all topics, so a new page is refused until it is here.
-const FILTERED: [&str; 11] = [
+const FILTERED: [&str; 12] = [
     "/",
     "/find",
     "/garbage",
@@ -30,6 +30,7 @@ const FILTERED: [&str; 11] = [
     "/schedules",
     "/new-schedule",
     "/new-topic",
+    "/workers",
     "/system",
     "/system/garbage-jobs/{id}/stop",
     // Show nothing of the topics.

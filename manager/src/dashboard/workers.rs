@@ -10,7 +10,6 @@ use super::parts::{
     Level, command, count, empty, missing_topics, relative_text, rest, sign, staleness,
 };
 use super::text::{span, visible};
-use crate::operations::workers::list;
 
 /// The rows that are shown; the number of the others follows.
 const ROWS: usize = 200;
@@ -19,8 +18,7 @@ pub(super) async fn show(
     With(dashboard): With<Dashboard>,
     Extension(context): Extension<Context>,
 ) -> Page {
-    let read = async || list(dashboard.broker()).await;
-    let reading = dashboard.0.workers.get(&dashboard.0.queries, read).await;
+    let reading = dashboard.workers().await;
     let own = dashboard.0.parts.assignments.name();
     let (workers, groups) = reading
         .value

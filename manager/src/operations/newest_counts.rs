@@ -46,22 +46,12 @@ impl NewestCounts {
         let as_of: BTreeMap<_, _> = as_of.map(|(topic, at)| (topic.clone(), *at)).collect();
         let (oldest, oldest_of_all) = (as_of.values().min(), self.as_of.values().min());
         let newer = oldest.zip(oldest_of_all).map(|(own, all)| own.since(*all));
-        let missing = &self.list.missing;
-        let damaged = missing.damaged.iter().filter(|damaged| {
-            let topic = damaged.topic.parse();
-            topic.is_ok_and(|topic| reach.has_topic(&topic))
-        });
-        let unanswered = missing.unanswered.iter();
-        let unanswered = unanswered.filter(|topic| reach.has_topic(topic));
         Self {
             age: newer.map_or(Duration::ZERO, |newer| self.age.saturating_sub(newer)),
             list: StatsList {
                 topics: topics.cloned().collect(),
                 managers: self.list.managers,
-                missing: Missing {
-                    unanswered: unanswered.cloned().collect(),
-                    damaged: damaged.cloned().collect(),
-                },
+                missing: self.list.missing.within(reach),
             },
             as_of,
         }

@@ -11,6 +11,7 @@ use lisa_core::broker::{
 use lisa_core::fields::plain;
 use lisa_core::topic::{Group, Topic, TopicSettings};
 use lisa_service::config::Config;
+use lisa_service::http::auth::Reach;
 use lisa_service::http::client::{reaches, reaches_named, topic_quota};
 use lisa_service::http::{Problem, ProblemCode};
 use serde::{Deserialize, Serialize};
@@ -308,6 +309,22 @@ pub(crate) struct Missing {
 }
 
 impl Missing {
+    /// Returns those that a client reaches.
+    pub(crate) fn within(&self, reach: &Reach) -> Self {
+        let unanswered = self.unanswered.iter();
+        let damaged = self.damaged.iter().filter(|damaged| {
+            let topic = damaged.topic.parse();
+            topic.is_ok_and(|topic| reach.has_topic(&topic))
+        });
+        Self {
+            unanswered: unanswered
+                .filter(|topic| reach.has_topic(topic))
+                .cloned()
+                .collect(),
+            damaged: damaged.cloned().collect(),
+        }
+    }
+
     /// Returns true if no topic is missing.
     pub(crate) fn is_empty(&self) -> bool {
         self.damaged.is_empty() && self.unanswered.is_empty()

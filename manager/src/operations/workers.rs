@@ -3,7 +3,8 @@
 use lisa_core::broker::{Broker, BrokerError, ShardsReport, SubscriptionReport, Worker};
 use lisa_core::time::millis;
 use lisa_core::topic::{Group, Topic};
-use lisa_service::http::client::{reaches, reaches_named};
+use lisa_service::http::auth::Reach;
+use lisa_service::http::client::{reach, reaches_named};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -32,7 +33,7 @@ pub(crate) struct WorkersAndManagers {
 }
 
 /// The consumers of a group.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct GroupConsumers {
     pub(crate) topic: Topic,
     pub(crate) group: Group,
@@ -40,7 +41,7 @@ pub(crate) struct GroupConsumers {
 }
 
 /// A consumer or gateway that reads a group.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ConsumerView {
     pub(crate) name: String,
     /// The number of deliveries that it holds; of a gateway, the number of pulls that wait.
@@ -56,7 +57,7 @@ pub(crate) struct ConsumerView {
 }
 
 /// A running process.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct WorkerView {
     pub(crate) name: String,
     /// The role: `consumer`, `gateway` or `manager`.
@@ -75,6 +76,9 @@ pub(crate) struct WorkerView {
     /// True if it reads more than 200 groups, or serves shards of more than 200 topics. The others are not listed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_cut: bool,
+    /// The topics that it reads.
+    #[serde(skip)]
+    subscribed: Vec<Topic>,
 }
 
 impl WorkerView {
@@ -90,6 +94,34 @@ impl WorkerView {
             idle_ms: millis(worker.age),
             shards: report.shards.clone(),
             is_cut: report.is_cut,
+            subscribed: { report.subscriptions.iter() }
+                .map(|subscription| subscription.topic.clone())
+                .collect(),
+        }
+    }
+
+    /// Leaves out the shards of topics that a client does not reach. Returns `None` if the process serves none that it reaches. Managers
+    /// serve all topics in turn.
+    fn within(&self, reach: &Reach) -> Option<Self> {
+        let mut view = self.clone();
+        view.shards.retain(|it| reach.has_topic(&it.topic));
+        view.subscribed.retain(|topic| reach.has_topic(topic));
+        let is_shown =
+            view.role == MANAGER || !view.subscribed.is_empty() || !view.shards.is_empty();
+        is_shown.then_some(view)
+    }
+}
+
+impl WorkersList {
+    /// Returns the groups of the topics that a client reaches, and the processes that serve them.
+    pub(crate) fn within(&self, reach: &Reach) -> Self {
+        let groups = self.groups.iter();
+        let groups = groups.filter(|group| reach.has_topic(&group.topic));
+        let workers = self.workers.iter();
+        Self {
+            groups: groups.cloned().collect(),
+            workers: workers.filter_map(|worker| worker.within(reach)).collect(),
+            missing: self.missing.within(reach),
         }
     }
 }
@@ -101,7 +133,7 @@ impl WorkerView {
 /// [`BrokerError`].
 pub(crate) async fn list(broker: &Broker) -> Result<WorkersList, BrokerError> {
     let topics = registered(broker).await?;
-    let workers = reached(broker.workers().await?);
+    let workers = broker.workers().await?;
     let mut groups = Vec::new();
     for topic in &topics {
         groups.extend(topic.groups().iter().map(|group| GroupConsumers {
@@ -110,31 +142,18 @@ pub(crate) async fn list(broker: &Broker) -> Result<WorkersList, BrokerError> {
             consumers: consumers(&workers, topic.name(), group),
         }));
     }
-    Ok(WorkersList {
+    let all = WorkersList {
         groups,
         workers: workers.iter().map(WorkerView::new).collect(),
         missing: Missing {
             damaged: DamagedTopic::all(unreadable(broker)),
             ..Missing::default()
         },
+    };
+    Ok(match reaches_named(None) {
+        true => all,
+        false => all.within(&reach()),
     })
-}
-
-/// Leaves out the topics that the client does not reach, and the consumers and gateways that read no others. Managers serve all topics
-/// in turn, so all are listed.
-fn reached(mut workers: Vec<Worker>) -> Vec<Worker> {
-    if reaches_named(None) {
-        return workers;
-    }
-    for worker in &mut workers {
-        let report = &mut worker.report;
-        report.subscriptions.retain(|it| reaches(&it.topic));
-        report.shards.retain(|it| reaches(&it.topic));
-    }
-    workers.retain(|Worker { report, .. }| {
-        report.role == MANAGER || !report.subscriptions.is_empty() || !report.shards.is_empty()
-    });
-    workers
 }
 
 fn consumers(workers: &[Worker], topic: &Topic, group: &Group) -> Vec<ConsumerView> {

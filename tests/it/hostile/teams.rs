@@ -136,6 +136,8 @@ async fn no_route_shows_or_changes_what_is_of_another_team() {
             } else {
                 assert_eq!(status, 403, "{about}");
                 assert!(body.contains("the token is limited to the "), "{about}");
+                let instead = body.contains("use /v1/topics/{topic}/history");
+                assert_eq!(instead, path == "/v1/history", "{about}");
             }
         }
         for (method, path) in routes_of(&description, &parts("shop-a", "shop-of-bank")) {

@@ -22,6 +22,9 @@ const LIMITED: [&str; 10] = [
     "/v1/workers",
 ];
 
+/// The routes about all topics together that stay refused, and the route of one topic to use instead.
+const OF_ONE_TOPIC: [(&str, &str); 1] = [("/v1/history", "/v1/topics/{topic}/history")];
+
 /// The topics, groups and schedules that a token reaches. By default, all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Reach {
@@ -99,11 +102,16 @@ impl Reach {
         };
         let (topic, schedule) = (named("{topic}"), named("{schedule}"));
         let is_limited = schedule.is_some() || is_filtered;
+        let instead = OF_ONE_TOPIC.iter().find(|(of_all, _)| *of_all == route);
+        let hint = |why: String| match instead {
+            Some((_, one)) => format!("{why}; use {one}"),
+            None => why,
+        };
         // Tokens reach anything.
         let of_any = scope == Scope::Tokens;
         // A send is to all groups of a topic, and a reader of a topic sees those.
         let of_groups = scope != Scope::Operate && !of_any;
-        None.or_else(|| only("topics", self.topics.as_ref(), topic, is_limited))
+        None.or_else(|| only("topics", self.topics.as_ref(), topic, is_limited).map(hint))
             .or_else(|| only("schedules", self.schedules.as_ref(), schedule, !of_any))
             .or_else(|| only("groups", self.groups.as_ref(), named("{group}"), of_groups))
     }
@@ -184,13 +192,10 @@ mod tests {
         assert_eq!(reach.starts_of_schedules("sh"), ["shop-"]);
         assert_eq!(reach.starts_of_schedules("shop-e"), ["shop-e"]);
         assert!(reach.starts_of_schedules("d").is_empty());
-        for route in [
-            "/v1/history",
-            "/v1/jobs/{name}/run",
-            "/metrics",
-            "/",
-            "/v1/unknown",
-        ] {
+        let why = refusal("/v1/history", "/v1/history").unwrap();
+        let instead = "this route covers all topics; use /v1/topics/{topic}/history";
+        assert_eq!(why, format!("{only}; {instead}"));
+        for route in ["/v1/jobs/{name}/run", "/metrics", "/", "/v1/unknown"] {
             let why = refusal(route, route).unwrap();
             assert_eq!(why, format!("{only}; this route covers all topics"));
         }
