@@ -11,7 +11,7 @@ use super::help::meaning;
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{Commands, Level, confirm_link, empty, meter, sign, tile};
 use super::text::{grouped, part, size, visible};
-use super::token::texts;
+use super::token::{previous_use, texts};
 use crate::operations::tokens::{OwnToken, TokenView};
 
 pub(super) async fn show(
@@ -45,7 +45,7 @@ fn render(context: &Context, own: &OwnToken) -> Markup {
         .curl(context, what, "GET", "/v1/token", None)
         .cli(context, what, "lisa-manager", &["tokens", "whoami"]);
     html! {
-        @if view.is_rotating { p.banner.is-warn { (sign(Level::Warn)) span { "This token has a new secret. Change to it if you still use the previous one, which will be refused." } } }
+        @if view.is_rotating { p.banner.is-warn { (sign(Level::Warn)) span { "This token has a new secret. Change to it if you still use the previous one, which will be refused. " (previous_use(context, view)) } } }
         section aria-labelledby="limits-title" { h2 #limits-title { "Permissions" }
             dl #limits .pairs {
                 div { dt { "token" } dd { (visible(&view.token)) } }

@@ -225,6 +225,7 @@ impl Sessions {
         let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
         let mut hashes = token.hashes();
         let hash = hashes.find(|hash| self.mac(hash, text).verify_slice(&signature).is_ok())?;
+        token.note_use(hash);
         let is_over = now.since(issued) > IDLE || now.since(begun) > LONGEST;
         let has_aged = now.since(issued) > RENEW_AFTER;
         (!is_over).then(|| Session {

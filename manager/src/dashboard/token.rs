@@ -16,7 +16,7 @@ use super::Dashboard;
 use super::actions::Ask;
 use super::form::{Fields, PLAIN};
 use super::page::{Context, Failure, Page, Section};
-use super::parts::{Commands, Level, command, confirm_link, exact_text, sign};
+use super::parts::{Commands, Level, command, confirm_link, exact_text, relative_text, sign};
 use super::text::{part, visible};
 use super::tokens::{source, state};
 use crate::operations::tokens::{ChangedToken, RotationStep, TokenView, described};
@@ -81,7 +81,7 @@ fn render(context: &Context, view: &TokenView) -> Markup {
     html! {
         div #token-state data-live {
             @if view.has_expired { p.banner.is-bad { (sign(Level::Bad)) span { "This token has expired: it is refused." } } }
-            @if view.is_rotating { p.banner.is-warn { (sign(Level::Warn)) span { "Its previous secret is accepted as well. Finish the rotation once all clients have the new one, or cancel it to keep the previous one." } } }
+            @if view.is_rotating { p.banner.is-warn { (sign(Level::Warn)) span { "Its previous secret is accepted as well. Finish the rotation once all clients have the new one, or cancel it to keep the previous one. " (previous_use(context, view)) } } }
             @if view.hides_stored { p.banner.is-warn { (sign(Level::Warn)) span { "A stored token has the same name. It is not accepted, because the one of the configuration takes precedence. To remove the stored one, use Remove." } } }
         }
         section aria-labelledby="definition-title" { h2 #definition-title { "Permissions" }
@@ -103,6 +103,14 @@ fn render(context: &Context, view: &TokenView) -> Markup {
         }
         (commands(context, view).render("token-commands"))
     }
+}
+
+/// Returns when the previous secret of a token was last used.
+pub(super) fn previous_use(context: &Context, view: &TokenView) -> Markup {
+    html! { @match &view.previous_used {
+        Some(at) => { "The previous one was last used " (relative_text(at, context.now)) "." }
+        None => { "No use of the previous one since the rotation is known." }
+    } }
 }
 
 fn commands(context: &Context, view: &TokenView) -> Commands {

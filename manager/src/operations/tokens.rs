@@ -6,6 +6,7 @@ mod own;
 mod view;
 
 use std::collections::BTreeMap;
+use std::slice;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -122,7 +123,22 @@ impl Tokens<'_> {
             }
             list.next = Some(name).filter(|_| has_more);
         }
+        self.add_uses(&mut list.tokens).await?;
         Ok(list)
+    }
+
+    /// Adds the last uses of previous secrets. Costs one command if a token has one.
+    async fn add_uses(self, views: &mut [TokenView]) -> Result<(), BrokerError> {
+        if views.iter().all(|view| view.previous_mark.is_none()) {
+            return Ok(());
+        }
+        let uses = self.broker.previous_uses().await?;
+        for view in views {
+            let last = uses.get(&view.token);
+            let last = last.filter(|of| Some(&of.mark) == view.previous_mark.as_ref());
+            view.previous_used = last.map(|of| of.at.to_string());
+        }
+        Ok(())
     }
 
     /// Returns a token.
@@ -136,18 +152,20 @@ impl Tokens<'_> {
             Ok(name) => self.broker.token(&name).await?,
             Err(_) => None,
         };
-        match (declared, stored) {
-            (Some(declared), stored) => Ok(TokenView {
+        let mut view = match (declared, stored) {
+            (Some(declared), stored) => TokenView {
                 declared_in_file: true,
                 hides_stored: stored.is_some(),
                 ..TokenView::of(declared)
-            }),
+            },
             (None, Some(stored)) => {
                 let record = read(&stored)?;
-                Ok(TokenView::of_record(&stored.name, stored.version, &record))
+                TokenView::of_record(&stored.name, stored.version, &record)
             }
-            (None, None) => Err(unknown(name)),
-        }
+            (None, None) => return Err(unknown(name)),
+        };
+        self.add_uses(slice::from_mut(&mut view)).await?;
+        Ok(view)
     }
 
     /// Creates a token, or replaces its definition, if it is at the version `at`: 0 if it must not exist. Returns it, and whether it
@@ -279,7 +297,10 @@ impl Tokens<'_> {
                     return Err(other(name, stored.version));
                 }
                 match self.broker.change_token(name, None, stored.version).await? {
-                    TokenChange::Changed(_) => return Ok(()),
+                    TokenChange::Changed(_) => {
+                        self.forget_use(name).await;
+                        return Ok(());
+                    }
                     TokenChange::Other(_) | TokenChange::Full => {}
                 }
             }
@@ -297,6 +318,13 @@ impl Tokens<'_> {
         let read = timeout(FOLLOW_WITHIN, self.accepted.read_stored(self.broker));
         if let Ok(Err(error)) = read.await {
             tracing::debug!(%error, "cannot read the stored tokens; retrying");
+        }
+    }
+
+    /// Forgets the use of a previous secret that is no longer accepted. A failure is harmless: a use is shown only with its secret.
+    async fn forget_use(self, name: &TokenName) {
+        if let Err(error) = self.broker.forget_previous_use(name).await {
+            tracing::debug!(%error, "cannot forget the use of a previous secret");
         }
     }
 
@@ -326,6 +354,10 @@ impl Tokens<'_> {
             let change = self.broker.change_token(name, Some(&stored_text), version);
             match change.await? {
                 TokenChange::Changed(new) => {
+                    let had = before.and_then(|before| before.previous_sha256);
+                    if had.is_some() && had != record.previous_sha256 {
+                        self.forget_use(name).await;
+                    }
                     return Ok((changed(new, text), true, stored.is_some()));
                 }
                 TokenChange::Full => {

@@ -91,7 +91,7 @@ pub use snapshot::{CountedTopic, Counts, Snapshot};
 pub use stats::{GroupStats, TopicStats};
 pub use stored::{ListedMessage, MessageInGroup, Payload, StoredMessage};
 pub use tail::{Event, EventCursor, ShardTail, TailOptions, TailStart};
-pub use tokens::{AllTokens, MAX_TOKEN_RECORD, MAX_TOKENS, StoredToken};
+pub use tokens::{AllTokens, MAX_TOKEN_RECORD, MAX_TOKENS, PreviousUse, StoredToken};
 pub use topic_handle::TopicHandle;
 pub use workers::{
     GONE_AFTER, REPORT_EVERY, ShardsReport, SubscriptionReport, Worker, WorkerReport,

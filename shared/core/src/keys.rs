@@ -199,6 +199,8 @@ keys! {
         ended_sessions,
         /// The tokens that were created by call, without their texts.
         tokens,
+        /// The last uses of previous texts of tokens.
+        previous_uses,
         /// The reports of running processes.
         workers,
         /// The jobs that requeue or purge garbage.

@@ -1,6 +1,7 @@
 //! Tokens that are created, changed, rotated and removed by call, and the processes that follow.
 
 mod interfaces;
+mod previous;
 mod quota;
 mod refused;
 mod stored;

@@ -135,6 +135,10 @@ fn print_lines(token: &TokenView, used: QuotaUse) -> Result<(), CliError> {
             ),
         ),
         ("state", state.unwrap_or("valid").to_owned()),
+        (
+            "previous used",
+            token.previous_used.clone().unwrap_or_default(),
+        ),
         ("source", source(token).to_owned()),
         ("created", token.created.clone().unwrap_or_default()),
         ("created by", token.created_by.clone().unwrap_or_default()),

@@ -1,5 +1,7 @@
 //! The token of the request that is being answered, and the part of its quotas that is used.
 
+use std::slice;
+
 use lisa_core::topic::{Size, TopicQuotaUse};
 use lisa_service::http::auth::Token;
 use lisa_service::http::client::token_name;
@@ -51,11 +53,13 @@ impl Tokens<'_> {
         let token = self.accepted.by_name(&name);
         let token = token.ok_or_else(|| super::unknown(&name))?;
         let mut declared = self.config.auth.tokens.iter();
+        let mut view = TokenView {
+            declared_in_file: declared.any(|declared| declared.name() == &*name),
+            ..TokenView::of(&token)
+        };
+        self.add_uses(slice::from_mut(&mut view)).await?;
         Ok(OwnToken {
-            view: TokenView {
-                declared_in_file: declared.any(|declared| declared.name() == &*name),
-                ..TokenView::of(&token)
-            },
+            view,
             used: self.used(&token).await?,
         })
     }

@@ -80,6 +80,12 @@ pub(crate) struct TokenView {
     pub(crate) max_schedules: Option<u32>,
     /// True while its previous secret is accepted as well.
     pub(crate) is_rotating: bool,
+    /// The time at which its previous secret was last used, within about a minute. Absent if no use is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) previous_used: Option<String>,
+    /// The mark of its previous secret, by which a use is found.
+    #[serde(skip)]
+    pub(crate) previous_mark: Option<String>,
     /// The time of its creation. Absent if a file declares it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) created: Option<String>,
@@ -130,6 +136,7 @@ impl TokenView {
             max_bytes: quota.and_then(|quota| quota.max_bytes),
             max_schedules: token.schedule_quota().map(|quota| quota.max_schedules()),
             is_rotating: token.has_previous(),
+            previous_mark: token.previous_mark(),
             ..Self::default()
         }
     }

@@ -2,10 +2,13 @@
 //!
 //! A record is a text of the caller, which this does not read. It never has the text of a token, only hashes.
 
+use std::collections::BTreeMap;
+
 use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError};
 use crate::names::TokenName;
 use crate::scripts::{ChangeToken, TokenChange};
+use crate::time::UnixMs;
 
 /// The largest number of tokens that are stored.
 pub const MAX_TOKENS: usize = 1000;
@@ -42,6 +45,17 @@ pub struct AllTokens {
     pub version: u64,
     /// The tokens by name.
     pub tokens: Vec<StoredToken>,
+}
+
+/// The last use of the previous secret of a token, as processes report it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreviousUse {
+    /// The name of the token, configured or stored.
+    pub token: String,
+    /// A mark of the secret, because the name may have had other previous secrets. It is a text of the caller.
+    pub mark: String,
+    /// The time.
+    pub at: UnixMs,
 }
 
 impl Broker {
@@ -101,6 +115,46 @@ impl Broker {
             most: MAX_TOKENS,
         };
         self.run_on_registry(&change).await
+    }
+}
+
+impl Broker {
+    /// Records uses of previous secrets. Replaces what is recorded of these tokens, possibly with a time that is earlier by as much as
+    /// reports are late.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn note_previous_uses(&self, uses: &[PreviousUse]) -> Result<(), BrokerError> {
+        let write = command("HSET", &self.inner.registry.previous_uses);
+        let write = uses
+            .iter()
+            .fold(write, |write, PreviousUse { token, mark, at }| {
+                write.arg(token).arg(format!("{} {mark}", at.get()))
+            });
+        self.ask::<u64>(write).await.map(|_| ())
+    }
+
+    /// Returns the recorded uses, by the names of their tokens.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn previous_uses(&self) -> Result<BTreeMap<String, PreviousUse>, BrokerError> {
+        let fields = self.fields(&self.inner.registry.previous_uses).await?;
+        let uses = fields.into_iter().filter_map(|(token, value)| {
+            let (at, mark) = value.split_once(' ')?;
+            let (at, mark) = (UnixMs::new(at.parse().ok()?), mark.to_owned());
+            Some((token.clone(), PreviousUse { token, mark, at }))
+        });
+        Ok(uses.collect())
+    }
+
+    /// Forgets the use of the previous secret of a token.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn forget_previous_use(&self, token: &TokenName) -> Result<(), BrokerError> {
+        let forget = command("HDEL", &self.inner.registry.previous_uses).arg(token.as_str());
+        self.ask::<u64>(forget).await.map(|_| ())
     }
 }
 

@@ -3,6 +3,7 @@
 //! Bearer tokens are random strings with names, not user passwords, so a fast hash is enough. Logs and `Debug` show names,
 //! but never tokens or hashes.
 
+mod last_use;
 mod quota;
 mod reach;
 mod record;
@@ -217,7 +218,11 @@ impl TokenSet {
         let configured = found.and_then(|index| self.configured.get(index));
         let known = configured
             .or(self.stored.known().by_hash.get(&hash))
-            .cloned()
+            .cloned();
+        if let Some(known) = &known {
+            known.note_use(&hash);
+        }
+        known
     }
 
     /// Returns the configured token with this name, which is not a secret, unless it has expired. Only such a token can have the

@@ -1,9 +1,9 @@
-//! Follows the tokens that were created by call, in a process with configured tokens.
+//! Follows the tokens that were created by call, and reports the uses of previous secrets, in a process with configured tokens.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::http::auth::TokenSet;
 use crate::shutdown::Shutdown;
@@ -12,6 +12,11 @@ use lisa_core::broker::{Broker, BrokerError};
 
 /// The interval at which a process looks for changes. Each look costs one command that reads one number.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// The time between two reports of uses of previous secrets. Each costs one command, if there were any.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// The longest time for the last report at a shutdown.
+const LAST_REPORT: Duration = Duration::from_secs(1);
 
 /// Logs a warning if there are stored tokens and no configured one, without which they do not count.
 pub(super) async fn warn_of_ignored(broker: &Broker, tokens: &TokenSet) {
@@ -38,7 +43,7 @@ pub(super) async fn warn_of_ignored(broker: &Broker, tokens: &TokenSet) {
     }
 }
 
-/// Starts the task that follows the stored tokens until the shutdown begins.
+/// Starts the task that follows the stored tokens, and reports the uses of previous secrets, until the shutdown begins.
 pub(super) fn follow(
     supervisor: &Supervisor,
     shutdown: &Shutdown,
@@ -54,16 +59,28 @@ pub(super) fn follow(
         heartbeat.unlimited();
         let (broker, tokens, draining) = (broker.clone(), tokens.clone(), draining.clone());
         async move {
+            let report = async || match tokens.report_previous_uses(&broker).await {
+                Ok(has_reported) => has_reported,
+                Err(error) => {
+                    tracing::debug!(%error, "cannot report the use of a previous secret; retrying");
+                    false
+                }
+            };
             let following = async {
+                let mut next_report = Instant::now();
                 loop {
                     sleep(LOOK_EVERY).await;
                     // Other tasks report that Redis is unavailable.
                     if let Err(error) = tokens.read_stored(&broker).await {
                         tracing::debug!(%error, "cannot read the stored tokens; retrying");
                     }
+                    if Instant::now() >= next_report && report().await {
+                        next_report = Instant::now() + REPORT_EVERY;
+                    }
                 }
             };
             draining.run_until_cancelled::<_>(following).await;
+            let _ = timeout(LAST_REPORT, report()).await;
             Ok::<(), Infallible>(())
         }
     });

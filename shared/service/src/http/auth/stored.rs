@@ -75,11 +75,8 @@ impl StoredTokens {
             let token = record.and_then(|record| record.token(name).ok_or("no scope".to_owned()));
             let token = match token {
                 Ok(token) => {
-                    // A quota that is used up stays so when any token changes.
-                    let same = before.by_name.get(name).and_then(|before| before.quota());
-                    let same = same.filter(|same| Some(*same) == token.quota()).cloned();
-                    let quota = same.or(token.quota().cloned());
-                    Arc::new(token.with_quota(quota))
+                    let before = before.by_name.get(name);
+                    Arc::new(token.continuing(before.map(|before| &**before)))
                 }
                 Err(error) => {
                     tracing::error!(token = name, error, "cannot read stored token");

@@ -7,6 +7,7 @@ use lisa_core::secret::Secret;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{ScheduleQuota, TopicQuota};
 
+use super::last_use::{self, LastUse};
 use super::{Reach, Scope, SendQuota};
 use crate::http::client::Admitted;
 use crate::http::tls::ClientName;
@@ -25,6 +26,8 @@ pub struct Token {
     quota: Option<Arc<SendQuota>>,
     topic_quota: Option<Arc<TopicQuota>>,
     schedule_quota: Option<Arc<ScheduleQuota>>,
+    /// The last use of the previous text in this process.
+    last_use: Arc<LastUse>,
 }
 
 /// The reason why a configured token is unusable.
@@ -92,6 +95,7 @@ impl Token {
             quota: None,
             topic_quota: None,
             schedule_quota: None,
+            last_use: Arc::default(),
         })
     }
 
@@ -242,6 +246,42 @@ impl Token {
     #[must_use]
     pub fn has_previous(&self) -> bool {
         self.previous_sha256.is_some()
+    }
+
+    /// Notes the use of a text with this SHA-256, if it is the previous one. Costs no call.
+    pub fn note_use(&self, sha256: &[u8; 32]) {
+        if self.previous_sha256.as_ref() == Some(sha256) {
+            self.last_use.note();
+        }
+    }
+
+    /// Returns a mark of the previous text, if there is one: with a use of it, the mark tells it from earlier texts.
+    #[must_use]
+    pub fn previous_mark(&self) -> Option<String> {
+        self.previous_sha256.as_ref().map(last_use::mark)
+    }
+
+    pub(super) fn last_use(&self) -> &LastUse {
+        &self.last_use
+    }
+
+    /// Continues with what a token of the same name has used, as far as it is about the same quota and the same previous text.
+    #[must_use]
+    pub(super) fn continuing(self, before: Option<&Self>) -> Self {
+        let Some(before) = before else {
+            return self;
+        };
+        // A quota that is used up stays so when any token changes.
+        let quota = before.quota.clone().filter(|_| before.quota == self.quota);
+        let is_same = before.previous_sha256 == self.previous_sha256;
+        Self {
+            quota: quota.or(self.quota),
+            last_use: match is_same {
+                true => before.last_use.clone(),
+                false => self.last_use,
+            },
+            ..self
+        }
     }
 
     /// Returns the client with this token; `None` if no tokens are configured.

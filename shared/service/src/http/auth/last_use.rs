@@ -1,0 +1,116 @@
+//! The last use of the previous secret of a token, as a process has seen it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lisa_core::broker::{Broker, BrokerError, PreviousUse};
+use lisa_core::time::UnixMs;
+use sha2::{Digest, Sha256};
+
+use super::TokenSet;
+
+/// The last use in this process. It is noted without a call, and reported at most once a minute.
+#[derive(Debug, Default)]
+pub(super) struct LastUse {
+    /// The time in ms by the clock of this machine; 0 for none.
+    used: AtomicU64,
+    /// The newest of these times that was reported.
+    reported: AtomicU64,
+}
+
+impl LastUse {
+    pub(super) fn note(&self) {
+        self.used.fetch_max(now(), Ordering::Relaxed);
+    }
+
+    /// Returns the time of the last use, if it was not reported.
+    fn unreported(&self) -> Option<u64> {
+        let used = self.used.load(Ordering::Relaxed);
+        (used > self.reported.load(Ordering::Relaxed)).then_some(used)
+    }
+}
+
+/// All are equal: what was used is no part of what a token is.
+impl PartialEq for LastUse {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for LastUse {}
+
+/// Returns a mark of a secret, by its hash. Neither can be found from the mark.
+pub(super) fn mark(sha256: &[u8; 32]) -> String {
+    let hash: [u8; 32] = Sha256::digest(sha256).into();
+    hash.iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// Returns the time by the clock of this machine, in ms.
+fn now() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default()
+}
+
+impl TokenSet {
+    /// Reports the uses of previous secrets since the last report, so that an administrator sees when a rotation can be finished. Costs one
+    /// command if there were any. Returns true if so.
+    ///
+    /// # Errors
+    /// [`BrokerError`]. The next report has them.
+    pub async fn report_previous_uses(&self, broker: &Broker) -> Result<bool, BrokerError> {
+        let stored = self.stored.known();
+        let all = self.configured.iter().chain(stored.by_name.values());
+        let used = all.filter_map(|token| Some((token, token.last_use().unreported()?)));
+        let used: Vec<_> = used.collect();
+        if used.is_empty() {
+            return Ok(false);
+        }
+        let (here, there) = (now(), broker.now());
+        let uses = used.iter().filter_map(|(token, at)| {
+            let ago = here.saturating_sub(*at);
+            let at = UnixMs::new(there.get().saturating_sub(ago));
+            Some(PreviousUse {
+                token: token.name().to_owned(),
+                mark: token.previous_mark()?,
+                at,
+            })
+        });
+        broker.note_previous_uses(&uses.collect::<Vec<_>>()).await?;
+        for (token, at) in used {
+            let reported = &token.last_use().reported;
+            reported.fetch_max(at, Ordering::Relaxed);
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Scope, Token};
+    use super::*;
+
+    fn hash(text: &str) -> [u8; 32] {
+        Sha256::digest(text).into()
+    }
+
+    #[test]
+    fn only_the_use_of_a_previous_secret_is_noted() {
+        let token = Token::without_text("app", vec![Scope::Send]).unwrap();
+        let set = TokenSet::new(vec![token.with_hashes(hash("new"), Some(hash("old")))]);
+        let token = set.by_name("app").unwrap();
+        for (presented, scope, expected) in [
+            ("new", Scope::Send, false),
+            ("other", Scope::Send, false),
+            // It is used, although not for what it may do.
+            ("old", Scope::Read, true),
+        ] {
+            let _ = set.check(presented, scope);
+            let is_noted = token.last_use().unreported().is_some();
+            assert_eq!(is_noted, expected, "{presented}");
+        }
+        let mark = token.previous_mark().unwrap();
+        assert_eq!(mark.len(), 16);
+        assert_ne!(mark, self::mark(&hash("new")));
+    }
+}
