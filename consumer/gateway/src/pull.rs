@@ -46,6 +46,8 @@ fields! {
         max: usize = 1, in 1..=MAX_BATCH;
         /// The maximum number of deliveries of one ordering key, in its order. The messages behind them wait until all are settled.
         max_per_key: usize = 1, in 1..=MAX_BATCH;
+        /// The maximum number of ordering keys of the deliveries. One without a key counts as a key of its own. By default, `max`.
+        max_keys: Option<usize> = None, in 1..=MAX_BATCH;
         /// The time to wait for the first message. With `settle-and-pull`, it must be zero.
         wait: Duration = Duration::ZERO, in Duration::ZERO..=MAX_WAIT;
         /// The lease (visibility timeout) of each delivery. By default, that of the topic.
@@ -157,7 +159,9 @@ pub(super) async fn take(
         let shards: BTreeSet<_> = topic.shards().collect();
         reader::start(gateway, &group, topic.shards());
         let looks = (!has_to_wait).then_some(shards);
-        let ticket = group.polls.join(options.max, looks);
+        // Of each key, one message at most is ready.
+        let ready = options.max_keys.unwrap_or(MAX_BATCH).min(options.max);
+        let ticket = group.polls.join(ready, looks);
         let Some(mut handed) = wait(gateway, ticket, deadline).await else {
             // Redis did not even say that nothing is ready.
             let is_unanswered = !has_to_wait && Instant::now() >= deadline;
@@ -285,6 +289,10 @@ mod tests {
         for (body, field) in [
             (r#"{"max": 0}"#, "max"),
             (r#"{"max": 201}"#, "max"),
+            (r#"{"max_per_key": 0}"#, "max_per_key"),
+            (r#"{"max_per_key": 201}"#, "max_per_key"),
+            (r#"{"max_keys": 0}"#, "max_keys"),
+            (r#"{"max_keys": 201}"#, "max_keys"),
             (r#"{"wait": "31s"}"#, "wait"),
             (r#"{"lease": "999ms"}"#, "lease"),
             (r#"{"lease": "721m"}"#, "lease"),

@@ -48,6 +48,14 @@ func (b *body) number(name string, value int) {
 	}
 }
 
+// deliveries adds a number of deliveries of a pull, unless it is zero.
+func (b *body) deliveries(argument, name string, value int) {
+	if value < 0 || value > maxPull {
+		b.refuse("%s: %d is not in 1 to %d", argument, value, maxPull)
+	}
+	b.number(name, value)
+}
+
 // duration adds a duration in milliseconds, rounded up, unless it is zero.
 func (b *body) duration(name string, value time.Duration) {
 	if value < 0 {

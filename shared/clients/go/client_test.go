@@ -295,7 +295,7 @@ func TestOnlyAsManyItemsAsRequestedAreDecoded(t *testing.T) {
 	many := strings.Repeat(`{},`, 1<<20) + `{}`
 	for name, read := range map[string]func() error{
 		"deliveries": func() error {
-			_, err := new(Client).readDeliveries([]byte(`{"deliveries": [`+many+`]}`), 200)
+			_, err := new(Client).readDeliveries([]byte(`{"deliveries": [`+many+`]}`), PullOptions{Max: 200})
 			return err
 		},
 		"messages": func() error {
@@ -303,11 +303,11 @@ func TestOnlyAsManyItemsAsRequestedAreDecoded(t *testing.T) {
 			return err
 		},
 		"deliveries with results": func() error {
-			_, _, err := new(Client).readSettledAndPulled([]byte(`{"results": [], "deliveries": [`+many+`]}`), 1, 200)
+			_, _, err := new(Client).readSettledAndPulled([]byte(`{"results": [], "deliveries": [`+many+`]}`), 1, PullOptions{Max: 200})
 			return err
 		},
 		"results with deliveries": func() error {
-			_, _, err := new(Client).readSettledAndPulled([]byte(`{"results": [`+many+`], "deliveries": []}`), maxItems, 200)
+			_, _, err := new(Client).readSettledAndPulled([]byte(`{"results": [`+many+`], "deliveries": []}`), maxItems, PullOptions{Max: 200})
 			return err
 		},
 		"results": func() error {
@@ -325,7 +325,7 @@ func TestOnlyAsManyItemsAsRequestedAreDecoded(t *testing.T) {
 		}
 	}
 	for _, text := range []string{`{}`, `{"deliveries": null}`, `{"deliveries": {}}`, `[]`, `{"deliveries": [1]}`} {
-		if _, err := new(Client).readDeliveries([]byte(text), 1); err == nil {
+		if _, err := new(Client).readDeliveries([]byte(text), PullOptions{Max: 1}); err == nil {
 			t.Error(text)
 		}
 	}

@@ -16,6 +16,11 @@ type PullOptions struct {
 	Group string
 	// Max is the largest number of deliveries, at most 200. Zero means 1.
 	Max int
+	// MaxPerKey is the largest number of deliveries with the same ordering key, in its order, at most 200. The messages behind them
+	// wait until all are settled. Zero means 1.
+	MaxPerKey int
+	// MaxKeys is the largest number of ordering keys, at most 200. A delivery without a key counts as a key of its own. Zero means Max.
+	MaxKeys int
 	// Wait is the time to wait for the first message, at most 30 s. Default: 20 s.
 	Wait time.Duration
 	// NoWait makes the pull return at once if no message is ready.
@@ -54,6 +59,8 @@ type Delivery struct {
 	settling int
 	// True once it was settled, or known to be stale.
 	isSettled bool
+	// True once it was acknowledged.
+	isAcked bool
 }
 
 // Pull pulls messages. It returns none if no message became ready in time. It is not repeated if it fails, because a lost answer may hold
@@ -70,10 +77,9 @@ func (c *Client) Pull(ctx context.Context, topic string, options PullOptions) ([
 	if options.Max == 0 {
 		options.Max = 1
 	}
-	if options.Max < 0 {
-		b.refuse("max: %d is negative", options.Max)
-	}
-	b.number("max", options.Max)
+	b.deliveries("Max", "max", options.Max)
+	b.deliveries("MaxPerKey", "max_per_key", options.MaxPerKey)
+	b.deliveries("MaxKeys", "max_keys", options.MaxKeys)
 	if options.Wait == 0 && !options.NoWait {
 		options.Wait = pullWait
 	}
@@ -87,7 +93,7 @@ func (c *Client) Pull(ctx context.Context, topic string, options PullOptions) ([
 	r := request{method: http.MethodPost, path: where, content: content, to: toGateway, hasPayloads: true, wait: pullTime}
 	var deliveries []*Delivery
 	failure := c.try(ctx, r, func(text []byte) (err error) {
-		deliveries, err = c.readDeliveries(text, options.Max)
+		deliveries, err = c.readDeliveries(text, options)
 		return err
 	})
 	if failure != nil {
@@ -104,18 +110,19 @@ type deliveryBody struct {
 	LeaseUntil time.Time `json:"lease_until"`
 }
 
-func (c *Client) readDeliveries(text []byte, max int) ([]*Delivery, error) {
+func (c *Client) readDeliveries(text []byte, options PullOptions) ([]*Delivery, error) {
 	var answer struct {
 		Deliveries list[deliveryBody] `json:"deliveries"`
 	}
-	answer.Deliveries.max = max
+	answer.Deliveries.max = options.Max
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return nil, err
 	}
-	return c.deliveriesOf(answer.Deliveries)
+	return c.deliveriesOf(answer.Deliveries, options.MaxKeys)
 }
 
-func (c *Client) deliveriesOf(read list[deliveryBody]) ([]*Delivery, error) {
+// deliveriesOf returns the deliveries of an answer, which have at most maxKeys ordering keys if that is not zero.
+func (c *Client) deliveriesOf(read list[deliveryBody], maxKeys int) ([]*Delivery, error) {
 	if read.items == nil {
 		return nil, errors.New("deliveries are missing")
 	}
@@ -128,7 +135,25 @@ func (c *Client) deliveriesOf(read list[deliveryBody]) ([]*Delivery, error) {
 		one.client, one.settles, one.leaseUntil = c, c.settles, one.LeaseUntil
 		deliveries[n] = one.Delivery
 	}
+	if keys := len(runsOf(deliveries)); maxKeys > 0 && keys > maxKeys {
+		return nil, fmt.Errorf("deliveries of %d keys for a pull of %d", keys, maxKeys)
+	}
 	return deliveries, nil
+}
+
+// runsOf returns the deliveries of each ordering key, in order. One without a key is alone.
+func runsOf(deliveries []*Delivery) (runs [][]*Delivery) {
+	indexes := map[string]int{}
+	for _, one := range deliveries {
+		n, isKnown := indexes[one.Key]
+		if !isKnown || one.Key == "" {
+			n = len(runs)
+			runs = append(runs, nil)
+			indexes[one.Key] = n
+		}
+		runs[n] = append(runs[n], one)
+	}
+	return runs
 }
 
 // String returns the id and the attempt. It hides the token from logs.
@@ -176,6 +201,7 @@ func (d *Delivery) Settle(ctx context.Context, outcome Outcome) (Ended, error) {
 	d.mu.Lock()
 	d.settling--
 	d.isSettled = d.isSettled || err == nil || isStale(err)
+	d.isAcked = d.isAcked || err == nil && ended.Outcome == "acked"
 	d.mu.Unlock()
 	return ended, err
 }
@@ -189,6 +215,13 @@ func (d *Delivery) Extend(ctx context.Context, lease time.Duration) (Ended, erro
 		d.mu.Unlock()
 	}
 	return ended, err
+}
+
+// wasAcked reports whether the delivery was acknowledged.
+func (d *Delivery) wasAcked() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.isAcked
 }
 
 // hasEnded reports whether the delivery is settled, or known to be stale.

@@ -10,18 +10,18 @@ import (
 
 // send sends outcomes. While messages are ready, it pulls in the same request.
 func (w *worker) send(ctx context.Context, items []*item) ([]Result[Ended], Error) {
-	max := 0
+	runs := 0
 	w.mu.Lock()
 	if w.areReady && !w.isRefused {
-		max = w.reserve(w.sending)
+		runs = w.reserve(w.sending)
 	}
 	w.sending += len(items)
 	w.mu.Unlock()
 	defer w.update(func() { w.sending -= len(items) })
 	var results []Result[Ended]
 	var failure Error
-	if max > 0 {
-		results, failure = w.settleAndPull(ctx, items, max)
+	if runs > 0 {
+		results, failure = w.settleAndPull(ctx, items, runs)
 	}
 	isRefused := failure != nil && !failure.Retryable()
 	if isRefused {
@@ -29,7 +29,7 @@ func (w *worker) send(ctx context.Context, items []*item) ([]Result[Ended], Erro
 		w.options.Log("cannot settle and pull in one request", failure)
 		w.update(func() { w.isRefused = true })
 	}
-	if max == 0 || isRefused {
+	if runs == 0 || isRefused {
 		results, failure = w.client.settle(ctx, items)
 	}
 	if areRepeated(results, failure) {
@@ -49,29 +49,34 @@ func areRepeated(results []Result[Ended], whole Error) bool {
 	return whole != nil
 }
 
-func (w *worker) settleAndPull(ctx context.Context, items []*item, max int) ([]Result[Ended], Error) {
+func (w *worker) settleAndPull(ctx context.Context, items []*item, runs int) ([]Result[Ended], Error) {
 	defer w.tasks.Done()
 	var deliveries []*Delivery
-	defer func() { w.endPull(max, deliveries) }()
-	query := url.Values{"max": {strconv.Itoa(max)}, "lease": {milliseconds(w.options.Lease)}}
-	if w.options.Consumer != "" {
-		query.Set("consumer", w.options.Consumer)
+	defer func() { w.endPull(runs, deliveries) }()
+	options := w.pullOptions(runs)
+	query := url.Values{"max": {strconv.Itoa(options.Max)}, "lease": {milliseconds(options.Lease)}}
+	if options.Consumer != "" {
+		query.Set("consumer", options.Consumer)
+	}
+	if options.MaxKeys > 0 {
+		query.Set("max_per_key", strconv.Itoa(options.MaxPerKey))
+		query.Set("max_keys", strconv.Itoa(options.MaxKeys))
 	}
 	r := request{method: http.MethodPost, path: w.path, query: "?" + query.Encode(), content: contentOf(items), to: toGateway, hasPayloads: true}
 	var results []Result[Ended]
 	failure := w.client.try(ctx, r, func(text []byte) (err error) {
-		results, deliveries, err = w.client.readSettledAndPulled(text, len(items), max)
+		results, deliveries, err = w.client.readSettledAndPulled(text, len(items), options)
 		return err
 	})
 	return results, failure
 }
 
-func (c *Client) readSettledAndPulled(text []byte, count, max int) ([]Result[Ended], []*Delivery, error) {
+func (c *Client) readSettledAndPulled(text []byte, count int, options PullOptions) ([]Result[Ended], []*Delivery, error) {
 	var answer struct {
 		Results    list[json.RawMessage] `json:"results"`
 		Deliveries list[deliveryBody]    `json:"deliveries"`
 	}
-	answer.Results.max, answer.Deliveries.max = count, max
+	answer.Results.max, answer.Deliveries.max = count, options.Max
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return nil, nil, err
 	}
@@ -79,6 +84,6 @@ func (c *Client) readSettledAndPulled(text []byte, count, max int) ([]Result[End
 	if err != nil {
 		return nil, nil, err
 	}
-	deliveries, err := c.deliveriesOf(answer.Deliveries)
+	deliveries, err := c.deliveriesOf(answer.Deliveries, options.MaxKeys)
 	return results, deliveries, err
 }

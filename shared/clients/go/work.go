@@ -19,7 +19,7 @@ const (
 	maxLease     = 12 * time.Hour
 	// The most bytes of the name of a worker.
 	maxConsumer = 100
-	// The most messages of a pull, and the most pulls in flight.
+	// The most deliveries of a pull, and the most pulls in flight.
 	maxPull  = 200
 	maxPulls = 2
 	// The messages that are worth a pull of their own: one request for 50 costs less than two for 25.
@@ -47,6 +47,9 @@ type WorkOptions struct {
 	Group string
 	// Concurrency is the number of handlers that run at the same time. Zero means 1.
 	Concurrency int
+	// MaxPerKey is the largest number of messages with the same ordering key in a pull, at most 200. One handler after the other gets
+	// them, in order. Those behind a message that is not acknowledged are delivered again after it. Zero means 1.
+	MaxPerKey int
 	// Lease is the lease of each delivery, 1 s to 12 h. It is extended while a handler runs. If the worker is killed, the leases of
 	// its messages end after at most that time, and their attempts have failed. Zero means 1 minute.
 	Lease time.Duration
@@ -74,6 +77,9 @@ func (c *Client) Work(ctx context.Context, topic string, handler Handler, option
 	if options.Concurrency == 0 {
 		options.Concurrency = 1
 	}
+	if options.MaxPerKey == 0 {
+		options.MaxPerKey = 1
+	}
 	if options.Lease == 0 {
 		options.Lease = defaultLease
 	}
@@ -100,6 +106,7 @@ func (o WorkOptions) check(topic string, handler Handler) error {
 	if o.Concurrency < 0 {
 		b.refuse("Concurrency: %d is negative", o.Concurrency)
 	}
+	b.deliveries("MaxPerKey", "max_per_key", o.MaxPerKey)
 	if o.Lease != 0 && (o.Lease < minLease || o.Lease > maxLease) {
 		b.refuse("Lease: %v is not in 1 s to 12 h", o.Lease)
 	}
@@ -110,9 +117,9 @@ func (o WorkOptions) check(topic string, handler Handler) error {
 	return b.err()
 }
 
-// worker pulls as many messages as there are free handlers. Handlers end in any order, and their outcomes are sent in batches while
-// the next messages are pulled and handled: up to Concurrency outcomes may be in flight. While messages are ready, a batch of outcomes
-// is also a pull.
+// worker pulls a run of messages for each free handler. Runs end in any order, and the outcomes are sent in batches while the next
+// messages are pulled and handled: as many outcomes as messages may be in flight. While messages are ready, a batch of outcomes is
+// also a pull.
 type worker struct {
 	client *Client
 	topic  string
@@ -133,7 +140,9 @@ type worker struct {
 
 	mu      sync.Mutex
 	running map[*running]struct{}
-	// The messages that pulls in flight ask for.
+	// The runs, each of which has a handler.
+	runs int
+	// The runs that pulls in flight ask for.
 	requested int
 	pulls     int
 	// The outcomes that are not settled yet, and those of them in a request.
@@ -149,14 +158,23 @@ type worker struct {
 	fatal error
 }
 
-// running is a delivery whose handler runs. The mutex of the worker guards its fields.
+// running is a delivery whose handler runs, or waits for those before it in its run. The mutex of the worker guards its fields.
 type running struct {
 	delivery *Delivery
+	run      *run
 	// The context of the handler.
 	ctx        context.Context
 	cancel     context.CancelFunc
 	extendedAt time.Time
 	isLost     bool
+}
+
+// run has the messages of one ordering key in a pull, which are handled one after another, or one message without a key. The mutex of
+// the worker guards its fields.
+type run struct {
+	waiting []*running
+	// True once a message of it was not acknowledged. Those behind it have to be delivered after it.
+	isBroken bool
 }
 
 func (w *worker) run(ctx context.Context) error {
@@ -173,10 +191,10 @@ func (w *worker) run(ctx context.Context) error {
 	go w.extendLeases(extending)
 	for pulling.Err() == nil {
 		w.mu.Lock()
-		max := w.reserve(w.settling)
+		runs := w.reserve(w.settling)
 		w.mu.Unlock()
-		if max > 0 {
-			go w.pull(max)
+		if runs > 0 {
+			go w.pull(runs)
 		} else {
 			w.waitForChange()
 		}
@@ -202,14 +220,15 @@ func (w *worker) waitForChange() {
 	}
 }
 
-// reserve returns the number of messages to pull now, while this many outcomes are on their way, and counts that pull until endPull.
+// reserve returns the number of runs to pull now, while this many outcomes are on their way, and counts that pull until endPull.
 // The first pull is for half of the free handlers, so that the gateway can fill a second one while the messages of the first are
 // handled, but not for few. The second is only for at least half of all handlers: otherwise, the first one will return soon. The
 // caller holds the mutex.
 func (w *worker) reserve(outcomes int) int {
-	max := w.options.Concurrency - len(w.running) - w.requested
+	max := w.options.Concurrency - w.runs - w.requested
 	isSecond := w.pulls > 0
-	if w.pulls == maxPulls || outcomes >= w.options.Concurrency || (isSecond && max*2 < w.options.Concurrency) || max <= 0 || w.pulling.Err() != nil {
+	isBusy := w.pulls == maxPulls || outcomes >= w.options.Concurrency*w.options.MaxPerKey
+	if isBusy || (isSecond && max*2 < w.options.Concurrency) || max <= 0 || w.pulling.Err() != nil {
 		return 0
 	}
 	if half := (max + 1) / 2; !isSecond && half > few {
@@ -226,23 +245,72 @@ func (w *worker) reserve(outcomes int) int {
 	return max
 }
 
-// endPull ends a pull for this many messages, and handles those that it returned.
-func (w *worker) endPull(max int, deliveries []*Delivery) {
+// pullOptions returns the options of a pull of this many runs.
+func (w *worker) pullOptions(runs int) PullOptions {
+	o := w.options
+	options := PullOptions{Group: o.Group, Max: runs, Lease: o.Lease, Consumer: o.Consumer}
+	if o.MaxPerKey > 1 {
+		options.Max, options.MaxPerKey, options.MaxKeys = runs*o.MaxPerKey, o.MaxPerKey, runs
+		if options.Max > maxPull {
+			options.Max = maxPull
+		}
+	}
+	return options
+}
+
+// endPull ends a pull of this many runs, and handles those that it returned.
+func (w *worker) endPull(runs int, deliveries []*Delivery) {
 	w.tasks.Add(len(deliveries))
 	handler := detached{w.pulling}
-	now := time.Now()
+	now, pulled := time.Now(), runsOf(deliveries)
 	w.update(func() {
 		w.pulls--
-		w.requested -= max
-		w.areReady = len(deliveries)*2 >= max
-		for _, delivery := range deliveries {
-			delivery.settles = w.settles
-			r := &running{delivery: delivery, extendedAt: now}
-			r.ctx, r.cancel = context.WithCancel(handler)
-			w.running[r] = struct{}{}
-			go w.handle(r)
+		w.requested -= runs
+		w.runs += len(pulled)
+		w.areReady = len(pulled)*2 >= runs || len(deliveries)*2 >= w.pullOptions(runs).Max
+		for _, one := range pulled {
+			begun := &run{}
+			for _, delivery := range one {
+				delivery.settles = w.settles
+				r := &running{delivery: delivery, run: begun, extendedAt: now}
+				r.ctx, r.cancel = context.WithCancel(handler)
+				w.running[r] = struct{}{}
+				begun.waiting = append(begun.waiting, r)
+			}
+			w.begin(begun)
 		}
 	})
+}
+
+// begin begins the next handler of a run. The caller holds the mutex.
+func (w *worker) begin(r *run) {
+	next := r.waiting[0]
+	r.waiting = r.waiting[1:]
+	go w.handle(next)
+}
+
+// goOn begins the next handler of a run, or ends the run: those that wait are delivered again, uncounted. The caller holds the mutex.
+func (w *worker) goOn(r *run) {
+	if len(r.waiting) > 0 && !r.isBroken && !r.waiting[0].isLost && w.pulling.Err() == nil {
+		w.begin(r)
+		return
+	}
+	w.runs--
+	for _, one := range r.waiting {
+		w.leave(one)
+		go func(one *running) {
+			defer w.tasks.Done()
+			one.cancel()
+			w.conclude(one, Defer(0))
+		}(one)
+	}
+	r.waiting = nil
+}
+
+// leave counts a message as one that is settled, until conclude. The caller holds the mutex.
+func (w *worker) leave(r *running) {
+	delete(w.running, r)
+	w.settling++
 }
 
 func (w *worker) update(change func()) {
@@ -255,16 +323,15 @@ func (w *worker) update(change func()) {
 	}
 }
 
-func (w *worker) pull(max int) {
+func (w *worker) pull(runs int) {
 	defer w.tasks.Done()
-	o := w.options
-	deliveries, err := w.client.Pull(w.pulling, w.topic, PullOptions{Group: o.Group, Max: max, Lease: o.Lease, Consumer: o.Consumer})
+	deliveries, err := w.client.Pull(w.pulling, w.topic, w.pullOptions(runs))
 	if err != nil {
 		w.pullFailed(err)
 	} else {
 		w.update(func() { w.failures = 0 })
 	}
-	w.endPull(max, deliveries)
+	w.endPull(runs, deliveries)
 }
 
 // pullFailed waits before the next pull, or ends the worker if the error is not retryable.
@@ -321,37 +388,54 @@ func outcomeOf(err error) (Outcome, error) {
 	return outcome, nil
 }
 
-// end settles a delivery whose handler has ended, unless the handler did it or has lost its lease.
+// end goes on with the run of a delivery whose handler has ended, and settles the delivery. The next handler does not wait for that.
 func (w *worker) end(r *running, outcome Outcome, failure error) {
 	r.cancel()
+	isAcked := outcome.verb == "ack"
+	if r.delivery.hasEnded() {
+		isAcked = r.delivery.wasAcked()
+	}
 	var isLost bool
-	var leaseEnds time.Time
 	w.update(func() {
-		delete(w.running, r)
-		w.settling++
-		isLost, leaseEnds = r.isLost, r.extendedAt.Add(w.options.Lease)
+		w.leave(r)
+		isLost = r.isLost
+		r.run.isBroken = r.run.isBroken || isLost || !isAcked
+		w.goOn(r.run)
 	})
 	if failure != nil && !isLost {
 		w.options.Log(fmt.Sprintf("%v failed", r.delivery), failure)
 	}
+	w.conclude(r, outcome)
+}
+
+// conclude settles a delivery, unless the handler did it or the lease was lost.
+func (w *worker) conclude(r *running, outcome Outcome) {
+	w.mu.Lock()
+	isLost, leaseEnds := r.isLost, r.extendedAt.Add(w.options.Lease)
+	w.mu.Unlock()
 	if !isLost && !r.delivery.hasEnded() {
-		w.settle(r.delivery, outcome, leaseEnds)
+		w.settle(r, outcome, leaseEnds)
 	}
 	w.update(func() { w.settling-- })
 }
 
 // settle settles a delivery. Since the work is done, it retries until the lease ends; after a stop, for half a minute.
-func (w *worker) settle(delivery *Delivery, outcome Outcome, leaseEnds time.Time) {
+func (w *worker) settle(r *running, outcome Outcome, leaseEnds time.Time) {
+	delivery := r.delivery
 	ctx, cancel := w.outcomeContext()
 	defer cancel()
 	for isWrong := false; ; {
-		_, err := delivery.Settle(ctx, outcome)
+		ended, err := delivery.Settle(ctx, outcome)
 		var problem *Problem
 		isProblem := errors.As(err, &problem)
 		if err == nil || isProblem && problem.MaybeSettled {
+			if !ended.DueAt.IsZero() {
+				w.breakRun(r.run)
+			}
 			return
 		}
 		if isStale(err) {
+			w.breakRun(r.run)
 			w.logLost(delivery, err)
 			return
 		}
@@ -362,12 +446,20 @@ func (w *worker) settle(delivery *Delivery, outcome Outcome, leaseEnds time.Time
 		}
 		var failure Error
 		if !errors.As(err, &failure) || !failure.Retryable() || time.Now().After(leaseEnds) || ctx.Err() != nil {
+			w.breakRun(r.run)
 			w.options.Log(fmt.Sprintf("cannot settle %v; it is delivered again after its lease", delivery), err)
 			return
 		}
 		w.options.Log(fmt.Sprintf("cannot settle %v; retrying", delivery), err)
 		pause(ctx, 3, failure.retryAfter())
 	}
+}
+
+// breakRun ends a run after its present handler: a message of it is delivered again.
+func (w *worker) breakRun(r *run) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r.isBroken = true
 }
 
 func wrongOutcome(err error) error {

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -165,14 +167,118 @@ func TestAFailedExtensionDoesNotEndAHandler(t *testing.T) {
 	}
 }
 
+// keyed is a gateway with one pull of messages of a key, one of whose leases is lost.
+type keyed struct {
+	// The call that finds it out, and the message.
+	verb, lost string
+
+	pulls   int32
+	mu      sync.Mutex
+	settled map[string]string
+}
+
+func (k *keyed) handle(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	if strings.HasSuffix(r.URL.Path, "/pull") {
+		if atomic.AddInt32(&k.pulls, 1) > 1 {
+			<-r.Context().Done()
+			return
+		}
+		deliveries := make([]string, 4)
+		for id := range deliveries {
+			deliveries[id] = fmt.Sprintf(`{"id": "%d", "token": "%d", "key": "k", "lease_until": "2026-01-01T00:01:00Z"}`, id, id)
+		}
+		fmt.Fprintf(w, `{"deliveries": [%s]}`, strings.Join(deliveries, ","))
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var items []map[string]any
+	if err := json.Unmarshal(body, &items); err != nil {
+		panic(err)
+	}
+	results := []string{}
+	for _, one := range items {
+		token := one["token"].(string)
+		result := acked
+		if strings.HasSuffix(r.URL.Path, k.verb) && token == k.lost {
+			result = `{"error": {"status": 409, "code": "stale"}}`
+		}
+		results = append(results, result)
+		if strings.HasSuffix(r.URL.Path, "settle") {
+			delete(one, "token")
+			k.settled[token] = fmt.Sprint(one)
+		}
+	}
+	fmt.Fprintf(w, "[%s]", strings.Join(results, ","))
+}
+
+func (k *keyed) count() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.settled)
+}
+
+func TestThoseBehindALostLeaseAreHandedBack(t *testing.T) {
+	const ack, back = "map[ack:true]", "map[defer:map[after:0ms]]"
+	for verb, one := range map[string]struct {
+		// A message that waits, or one that was handled.
+		lost     string
+		handled  []string
+		expected map[string]string
+	}{
+		"extend": {"1", []string{"0"}, map[string]string{"0": ack, "2": back, "3": back}},
+		"settle": {"0", []string{"0", "1"}, map[string]string{"0": ack, "1": ack, "2": back, "3": back}},
+	} {
+		ctx, stop := context.WithCancel(context.Background())
+		k := &keyed{verb: verb, lost: one.lost, settled: map[string]string{}}
+		isLost := make(chan struct{})
+		options := WorkOptions{Concurrency: 3, MaxPerKey: 4, Lease: minLease, Log: func(text string, err error) {
+			if !strings.Contains(text, "the lease of attempt 0 of "+one.lost+" was lost") {
+				t.Error(text, err)
+			}
+			close(isLost)
+		}}
+		var handled []string
+		go func() {
+			eventually(t, func() bool { return k.count() == len(one.expected) })
+			stop()
+		}()
+		err := serve(t, k.handle, Options{}).Work(ctx, "t", func(_ context.Context, d *Delivery) error {
+			handled = append(handled, d.ID)
+			if (verb == "settle") == (d.ID == "1") {
+				<-isLost
+			}
+			return nil
+		}, options)
+		if err != nil || !reflect.DeepEqual(handled, one.handled) || !reflect.DeepEqual(k.settled, one.expected) {
+			t.Error(verb, err, handled, k.settled)
+		}
+		stop()
+	}
+}
+
+func TestAPullOfAWorkerIsForItsHandlers(t *testing.T) {
+	w := worker{options: WorkOptions{Group: "g", Concurrency: 50, MaxPerKey: 10, Lease: minLease}}
+	for runs, expected := range map[int][3]int{1: {10, 10, 1}, 20: {200, 10, 20}, 50: {200, 10, 50}} {
+		if o := w.pullOptions(runs); [3]int{o.Max, o.MaxPerKey, o.MaxKeys} != expected {
+			t.Error(runs, o)
+		}
+	}
+	w.options.MaxPerKey = 1
+	if o := w.pullOptions(50); o.Max != 50 || o.MaxPerKey != 0 || o.MaxKeys != 0 {
+		t.Error(o)
+	}
+}
+
 func TestAllWrongArgumentsAreOneError(t *testing.T) {
 	c := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("a request") }, Options{})
-	err := c.Work(context.Background(), "a b", nil, WorkOptions{Group: "A", Concurrency: -1, Lease: 1, Consumer: strings.Repeat("x", 101)})
+	err := c.Work(context.Background(), "a b", nil, WorkOptions{Group: "A", Concurrency: -1, MaxPerKey: 201, Lease: 1, Consumer: strings.Repeat("x", 101)})
 	var argument *ArgumentError
 	if !errors.As(err, &argument) {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"topic", "handler", "Group", "Concurrency", "Lease", "Consumer"} {
+	for _, name := range []string{"topic", "handler", "Group", "Concurrency", "MaxPerKey", "Lease", "Consumer"} {
 		if !strings.Contains(err.Error(), name+": ") {
 			t.Error(name, err)
 		}

@@ -146,10 +146,15 @@ class Run:
         if self.ids:
             encoded = ((b64encode(payload.encode()).decode(), id) for payload, id in self.ids.items())
             messages = [{"id": id, "payload_base64": payload, **seed.get("options", {})} for payload, id in encoded]
+            keys = seed.get("keys")
+            for n, message in enumerate(messages if keys else []):
+                message["key"] = f"k {n % keys}"
             status, results = request("POST", f"/v1/topics/{self.topic}/messages:batch", messages)
             check("the seed", (status, [one for one in results if "error" in one]), (200, []))
-            # So that one pull can return all of them.
-            check("the counts of the topic", self._counts({"ready": len(messages)}), {"ready": len(messages)})
+            # So that one pull can return all of them. Of each key, one message is ready.
+            ready = min(keys or len(messages), len(messages))
+            counts = {"ready": ready, "parked": len(messages) - ready}
+            check("the counts of the topic", self._counts(counts), counts)
 
     async def _make_client(self, proxy: Proxy) -> None:
         options = {"timeout": TIMEOUT, **self.scenario.get("client", {})}
@@ -158,6 +163,7 @@ class Run:
     async def _step(self, step: dict[str, Any], proxy: Proxy) -> None:
         step = dict(step)
         expected, seconds = step.pop("expect", None), step.pop("seconds", {"max": LIMIT})
+        in_order = step.pop("in_order", False)
         messages, kill_when = step.pop("count", None), step.pop("kill_when", None)
         if step["call"] == "send" or messages is not None:
             step = self._with_messages(step, messages)
@@ -189,6 +195,16 @@ class Run:
                 check(f"the id of the result of {message['payload']}", id_of(result), message["id"])
         if expected is not None:
             check(step["call"], answer, expected)
+        if in_order:
+            self._check_order([int(one["payload"]) for one in answer["handled"]])
+
+    def _check_order(self, handled: list[int]) -> None:
+        """Checks that the messages of each key were handled in order, each at least once."""
+        seed = self.scenario["seed"]
+        for key in range(seed["keys"]):
+            found = [n for n in handled if n % seed["keys"] == key]
+            check(f"the order of key {key}", found, sorted(found))
+            check(f"the messages of key {key}", sorted(set(found)), list(range(key, seed["count"], seed["keys"])))
 
     async def _kill_when(self, ends: dict[str, Any], call: Any, proxy: Proxy) -> None:
         called = asyncio.ensure_future(call)

@@ -1,6 +1,7 @@
 //! The ordering keys of pulled messages.
 
 use super::gateways::{Site, post, pull_one};
+use super::*;
 use lisa_tests::Api;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -118,4 +119,54 @@ async fn a_pull_takes_as_many_messages_of_a_key_as_it_says() {
     let error = post(site.api(0), path, none).await.expect(422).json();
     assert_eq!(error["errors"][0]["field"], "max_per_key", "{error}");
     site.assert_drained("t").await;
+}
+
+/// A worker with one handler for each key gets no more keys, however many messages it takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_takes_messages_of_as_many_keys_as_it_says() {
+    let site = Site::start("[topics.t]", "").await;
+    let keys = ["a", "b", "", "a", "b", "a"];
+    for (n, key) in keys.iter().enumerate() {
+        let id = format!("{key}{n}");
+        let headers = [("Lisa-Id", &*id), ("Lisa-Key", *key)];
+        let headers = &headers[..if key.is_empty() { 1 } else { 2 }];
+        site.send("t", headers, "x").await;
+    }
+    // The pulls must find all that is ready.
+    eventually(SOON, async || match site.stats("t").await {
+        stats if stats["groups"][0]["ready"] == 3 && stats["groups"][0]["parked"] == 3 => Ok(()),
+        stats => Err(stats.to_string()),
+    })
+    .await;
+    let path = "/v1/topics/t/groups/default";
+    let body = json!({"max": 200, "max_per_key": 10, "max_keys": 1});
+    let first = post(site.api(0), &format!("{path}/pull"), body).await;
+    let first = first.expect(200).json();
+    assert_eq!(ids(&first), ["a0", "a3", "a5"]);
+    // Without a key, a message counts as one.
+    let acks = first["deliveries"].as_array().unwrap().iter();
+    let acks: Vec<_> = acks
+        .map(|one| json!({"token": one["token"], "ack": true}))
+        .collect();
+    let settle_and_pull = format!("{path}/settle-and-pull?max=10&max_per_key=10&max_keys=2");
+    let rest = post(site.api(1), &settle_and_pull, json!(acks)).await;
+    let rest = rest.expect(200).json();
+    assert_eq!(ids(&rest), ["b1", "2", "b4"]);
+    for delivery in rest["deliveries"].as_array().unwrap() {
+        ack(site.api(0), delivery).await;
+    }
+    let none = json!({"max": 10, "max_keys": 0});
+    let error = post(site.api(0), &format!("{path}/pull"), none)
+        .await
+        .expect(422)
+        .json();
+    assert_eq!(error["errors"][0]["field"], "max_keys", "{error}");
+    site.assert_drained("t").await;
+}
+
+fn ids(pulled: &Value) -> Vec<&str> {
+    let deliveries = pulled["deliveries"].as_array().unwrap().iter();
+    deliveries
+        .map(|delivery| delivery["id"].as_str().unwrap())
+        .collect()
 }

@@ -210,6 +210,7 @@ impl Purging {
         let options = PullOptions {
             max: MAX_BATCH,
             max_per_key: 1,
+            max_keys: None,
             wait: Duration::ZERO,
             lease: Some(LEASE),
             consumer: None,

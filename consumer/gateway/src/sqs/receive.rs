@@ -129,6 +129,7 @@ pub(super) async fn receive(call: &Call<'_>, request: Receive) -> Result<Respons
     let options = PullOptions {
         max,
         max_per_key: if queue.is_fifo() { max } else { 1 },
+        max_keys: None,
         wait: wait.unwrap_or(sqs.wait),
         lease: lease.map(|lease| lease.max(MIN_LEASE)),
         consumer: None,

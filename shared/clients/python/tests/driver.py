@@ -70,8 +70,8 @@ def shown(result: Any) -> Any:
 class Handlers:
     """The handlers of one worker."""
 
-    def __init__(self, do: list[dict[str, Any]], sleep: int = 0, together: int = 1) -> None:
-        self.do, self.sleep, self.together = do, sleep / 1000, together
+    def __init__(self, do: list[dict[str, Any]], sleep: int = 0, together: int = 1, of: Any = None) -> None:
+        self.do, self.sleep, self.together, self.of = do, sleep / 1000, together, of or {}
         self.handled: list[dict[str, Any]] = []
         self.begun = self.running = self.most = 0
         self.lock = threading.Lock()
@@ -83,7 +83,8 @@ class Handlers:
             self.most = max(self.most, self.running)
 
     def step(self, delivery: Any) -> dict[str, Any]:
-        step: dict[str, Any] = self.do[min(delivery.attempt, len(self.do)) - 1]
+        do = self.of.get(delivery.text(), self.do)
+        step: dict[str, Any] = do[min(delivery.attempt, len(do)) - 1]
         return step
 
     def result(self, step: dict[str, Any]) -> Any:

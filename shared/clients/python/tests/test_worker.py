@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import threading
+import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Callable, cast
@@ -53,6 +55,9 @@ class Both:
         ("concurrency", "4"),
         ("concurrency", 1.5),
         ("concurrency", True),
+        ("max_per_key", 0),
+        ("max_per_key", 201),
+        ("max_per_key", 1.5),
         ("lease", 30),
         ("lease", None),
         ("lease", "30"),
@@ -282,3 +287,81 @@ def test_a_cancelled_handler_ends_before_the_next_begins(topic: str) -> None:
             assert most == 1
 
     asyncio.run(main())
+
+
+def run_of(count: int) -> dict[str, Any]:
+    """Returns an answer with messages of one ordering key, whose tokens are their ids."""
+    at = "2026-01-01T00:00:00Z"
+    fields = {"attempt": 1, "max_attempts": 2, "due_at": at, "lease_until": at, "key": "k", "payload": ""}
+    return {"deliveries": [{"id": str(n), "token": str(n), "headers": {}, **fields} for n in range(count)]}
+
+
+@pytest.mark.parametrize("lost_by", ["extend", "settle"])
+def test_those_behind_a_lost_lease_are_handed_back(lost_by: str, caplog: pytest.LogCaptureFixture) -> None:
+    pulls: list[bytes] = []
+    settled: dict[str, Any] = {}
+    # A message that waits, or one that was handled.
+    lost = "1" if lost_by == "extend" else "0"
+
+    def answer(_: int, handler: Any, body: bytes) -> Served:
+        if handler.path.endswith("/pull"):
+            pulls.append(body)
+            time.sleep(0.05)
+            return 200, {}, json.dumps(run_of(4) if len(pulls) == 1 else run_of(0)).encode()
+        items = json.loads(body)
+        is_lost = [handler.path.endswith(lost_by) and one["token"] == lost for one in items]
+        if handler.path.endswith("settle"):
+            settled.update((one.pop("token"), one) for one in items)
+        stale = {"error": {"status": 409, "code": "stale"}}
+        return 200, {}, json.dumps([stale if one else {"outcome": "acked"} for one in is_lost]).encode()
+
+    stop, handled = threading.Event(), []
+
+    def handle(delivery: Delivery) -> None:
+        handled.append(delivery.id)
+        if (lost_by == "settle") == (delivery.id == "1"):
+            eventually(lambda: f"lease of {lost}" in caplog.text, "the lease is lost")
+
+    def watch() -> None:
+        eventually(lambda: len(settled) == (3 if lost_by == "extend" else 4), "all are settled")
+        stop.set()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with serve(answer) as server, Lisa(server.url) as lisa:
+        lisa.work("t", handle, concurrency=3, max_per_key=4, lease="300ms", stop=stop)
+    watcher.join()
+    back = {"defer": {"after": "0ms"}}
+    if lost_by == "extend":
+        assert handled == ["0"] and settled == {"0": {"ack": True}, "2": back, "3": back}
+    else:
+        assert handled == ["0", "1"] and settled == {"0": {"ack": True}, "1": {"ack": True}, "2": back, "3": back}
+    first = json.loads(pulls[0])
+    assert first == {"max": 12, "max_per_key": 4, "max_keys": 3, "lease": "300ms", "wait": "20000ms"}
+
+
+def test_a_cancelled_worker_hands_back_those_that_wait() -> None:
+    settled: dict[str, Any] = {}
+    begun = threading.Event()
+
+    def answer(count: int, handler: Any, body: bytes) -> Served:
+        if handler.path.endswith("/pull"):
+            return 200, {}, json.dumps(run_of(3 if count == 1 else 0)).encode()
+        settled.update((one.pop("token"), one) for one in json.loads(body))
+        return 200, {}, json.dumps([{"outcome": "deferred"}] * len(json.loads(body))).encode()
+
+    async def handle(_: AsyncDelivery) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        with serve(answer) as server:
+            async with AsyncLisa(server.url) as lisa:
+                working = asyncio.create_task(lisa.work("t", handle, max_per_key=3))
+                await asyncio.to_thread(begun.wait)
+                working.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await working
+
+    asyncio.run(main())
+    assert settled == {id: {"defer": {"after": "0ms"}} for id in ("0", "1", "2")}

@@ -3,7 +3,7 @@
 import { counts, flags, nothing, object, readKey, readResults, withItems, withList, withPayload } from "./answers.js";
 import { type Attempt, Batcher, Item, sendInOrder } from "./batch.js";
 import { toBase64, uuidV7 } from "./bytes.js";
-import { Delivery, type DeliveryCalls, type Ended, type PullOptions } from "./delivery.js";
+import { Delivery, type DeliveryCalls, type Ended, type PullOptions, runsOf, wrongCount } from "./delivery.js";
 import { LisaError } from "./errors.js";
 import { type HttpOptions, type Request, type Urls, exchange, isToken } from "./http.js";
 import { type Body, type Outcome, settleItem, texts } from "./outcome.js";
@@ -502,11 +502,15 @@ export class Lisa {
   }
 
   async #pull(topic: string, { group = "default", wait = 20_000, signal, ...options }: PullOptions, of: DeliveryCalls): Promise<Delivery[]> {
+    for (const name of ["max", "max_per_key", "max_keys"] as const) {
+      const wrong = options[name] === undefined ? undefined : wrongCount(name, options[name]);
+      if (wrong !== undefined) throw new TypeError(wrong);
+    }
     const content = JSON.stringify(texts({ ...options, wait }));
     const where = path("topics", topic, "groups", group, "pull");
     const request = { method: "POST", path: where, content, to: "gateway" as const, hasPayloads: true, wait: 30_000, signal };
     // A repeated pull could leave the messages of the first one to their lease: the caller decides.
-    return this.#try(request, (answer) => readDeliveries(answer, options.max, of));
+    return this.#try(request, (answer) => readDeliveries(answer, options, of));
   }
 
   /** Settles, and pulls what is ready now. */
@@ -516,7 +520,7 @@ export class Lisa {
     const request = { method: "POST", path: where, content: contentOf(items), to: "gateway" as const, hasPayloads: true };
     return this.#try(request, (answer) => ({
       results: readResults<Ended>(object(answer).results, items.length),
-      deliveries: readDeliveries(answer, options.max, of),
+      deliveries: readDeliveries(answer, options, of),
     }));
   }
 
@@ -606,10 +610,12 @@ function keyHeader(key: string | undefined): Record<string, string> {
 }
 
 /** Reads the deliveries of a pull. */
-function readDeliveries(answer: unknown, max = 1, of: DeliveryCalls): Delivery[] {
+function readDeliveries(answer: unknown, { max = 1, max_keys: maxKeys }: PullOptions, of: DeliveryCalls): Delivery[] {
   const deliveries = Array.from(object(answer).deliveries as Body[], (one) => new Delivery(of, one));
   // A worker would run too many handlers.
   if (deliveries.length > max) throw new TypeError(`${deliveries.length} deliveries for a pull of ${max}`);
+  const keys = maxKeys === undefined ? 0 : runsOf(deliveries).length;
+  if (keys > (maxKeys ?? max)) throw new TypeError(`deliveries of ${keys} keys for a pull of ${maxKeys}`);
   return deliveries;
 }
 

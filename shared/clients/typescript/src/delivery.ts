@@ -15,13 +15,38 @@ export interface Ended {
 /** The options of a pull. */
 export interface PullOptions {
   group?: string;
-  /** The maximum number of deliveries. Default: 1. */
+  /** The maximum number of deliveries, 1 to 200. Default: 1. */
   max?: number;
+  /** The maximum number of deliveries with the same ordering key, in its order. The messages behind them wait until all are settled. Default: 1. */
+  max_per_key?: number;
+  /** The maximum number of ordering keys. A delivery without a key counts as a key of its own. Default: `max`. */
+  max_keys?: number;
   /** The time to wait for the first message, at most 30 s. Default: 20 s. */
   wait?: Duration;
   lease?: Duration;
   consumer?: string;
   signal?: AbortSignal;
+}
+
+/** The most deliveries of a pull. */
+export const MAX_PULL = 200;
+
+/** Returns what is wrong with a number of deliveries of a pull, if anything. */
+export function wrongCount(name: string, value: unknown): string | undefined {
+  const isAllowed = Number.isInteger(value) && (value as number) >= 1 && (value as number) <= MAX_PULL;
+  return isAllowed ? undefined : `${name}: ${String(value)} is not an integer of 1 to ${MAX_PULL}`;
+}
+
+/** Returns the deliveries of each ordering key, in order. One without a key is alone. */
+export function runsOf(deliveries: readonly Delivery[]): Delivery[][] {
+  const runs = new Map<unknown, Delivery[]>();
+  for (const delivery of deliveries) {
+    const key = delivery.key ?? delivery;
+    const run = runs.get(key);
+    if (run) run.push(delivery);
+    else runs.set(key, [delivery]);
+  }
+  return [...runs.values()];
 }
 
 /** The calls of a delivery. */
@@ -44,6 +69,8 @@ export class Delivery {
   leaseUntil: Date;
   /** True once it was settled, or known to be stale. */
   isSettled = false;
+  /** @internal True once it was settled as acknowledged. */
+  isAcked = false;
   /** True once its worker knows that the lease was lost. */
   isLost = false;
   readonly #relay: DeliveryCalls;
@@ -111,6 +138,7 @@ export class Delivery {
     try {
       const ended = await this.#relay.settle(this.token, outcome);
       this.isSettled = true;
+      this.isAcked = ended.outcome === "acked";
       return ended;
     } catch (error) {
       this.isSettled ||= error instanceof Problem && error.code === "stale";

@@ -1,13 +1,12 @@
 /** The worker: pulls, runs handlers, extends their leases and settles. */
 
 import { type Attempt, Batcher, Item } from "./batch.js";
-import type { Delivery, DeliveryCalls, Ended, PullOptions } from "./delivery.js";
+import { type Delivery, type DeliveryCalls, type Ended, MAX_PULL, type PullOptions, runsOf, wrongCount } from "./delivery.js";
 import { LisaError, Problem } from "./errors.js";
 import { type Outcome, settleItem } from "./outcome.js";
 import { type Duration, endOfTurn, milliseconds, pause } from "./time.js";
 
-/** The most messages of a pull, and the most pulls in flight. */
-const MAX_PULL = 200;
+/** The most pulls in flight. */
 const MAX_PULLS = 2;
 /** The messages that are worth a pull of their own: one request for 50 costs less than two for 25. */
 const FEW = 50;
@@ -18,6 +17,11 @@ const GRACE = 30_000;
 export interface WorkOptions {
   group?: string;
   concurrency?: number;
+  /**
+   * The maximum number of messages with the same ordering key in a pull, 1 to 200. Default: 1. A handler gets them one after another, in
+   * order. Those behind a message that is not acknowledged are delivered again after it.
+   */
+  max_per_key?: number;
   /** The lease, which is extended while a handler runs. Default: 1 minute. */
   lease?: Duration;
   consumer?: string;
@@ -48,23 +52,26 @@ export interface SettledAndPulled {
 
 /** Handles messages until the signal is aborted. */
 export async function runWorker(calls: WorkerCalls, topic: string, handler: Handler, options: WorkOptions): Promise<void> {
-  const { group = "default", concurrency = 1, lease = 60_000, consumer, log = warn } = options;
-  check(topic, handler, { ...options, group, concurrency, lease, log });
+  const { group = "default", concurrency = 1, max_per_key: maxPerKey = 1, lease = 60_000, consumer, log = warn } = options;
+  check(topic, handler, { ...options, group, concurrency, max_per_key: maxPerKey, lease, log });
   const failed = new AbortController();
   const signal = options.signal ? AbortSignal.any([options.signal, failed.signal]) : failed.signal;
   const pull = { group, lease, signal, ...(consumer === undefined ? {} : { consumer }) };
-  await new Worker(calls, pull, handler, concurrency, lease, log).run(failed);
+  await new Worker(calls, pull, handler, { concurrency, maxPerKey, lease, log }).run(failed);
   if (failed.signal.aborted) throw failed.signal.reason;
 }
 
 /** Throws one error for all wrong arguments. Later, they would count as failed attempts of messages. */
-function check(topic: unknown, handler: unknown, { group, concurrency, lease, consumer, signal, log }: WorkOptions): void {
+function check(topic: unknown, handler: unknown, options: WorkOptions): void {
+  const { group, concurrency, max_per_key: maxPerKey, lease, consumer, signal, log } = options;
   const isName = (value: unknown) => typeof value === "string" && value !== "";
   const problems: string[] = [];
   if (!isName(topic)) problems.push(`topic: ${String(topic)} is not a string, or is empty`);
   if (typeof handler !== "function") problems.push(`handler: ${String(handler)} is not a function`);
   if (!isName(group)) problems.push(`group: ${String(group)} is not a string, or is empty`);
   if (!Number.isInteger(concurrency) || concurrency! < 1) problems.push(`concurrency: ${String(concurrency)} is not an integer of at least 1`);
+  const wrong = wrongCount("max_per_key", maxPerKey);
+  if (wrong !== undefined) problems.push(wrong);
   try {
     if (milliseconds("lease", lease!) === 0) problems.push("lease: must be longer than zero");
   } catch (error) {
@@ -76,28 +83,45 @@ function check(topic: unknown, handler: unknown, { group, concurrency, lease, co
   if (problems.length > 0) throw new TypeError(problems.join("; "));
 }
 
-/** A delivery whose handler runs. */
+/** A delivery whose handler runs, or waits for those before it in its run. */
 interface Running {
   delivery: Delivery;
   extendedAt: number;
+  run: Run;
+}
+
+/** The messages of one ordering key in a pull, which are handled one after another, or one message without a key. */
+interface Run {
+  waiting: Running[];
+  /** True once a message of it was not acknowledged. Those behind it have to be delivered after it. */
+  isBroken: boolean;
+}
+
+interface Limits {
+  concurrency: number;
+  maxPerKey: number;
+  lease: Duration;
+  log: NonNullable<WorkOptions["log"]>;
 }
 
 /**
- * Pulls as many messages as there are free handlers. Handlers end in any order, and their outcomes are sent in batches while the
- * next messages are pulled and handled: up to `concurrency` outcomes may be in flight. While messages are ready, a batch of outcomes
- * is also a pull.
+ * Pulls a run of messages for each free handler. Runs end in any order, and the outcomes are sent in batches while the next messages
+ * are pulled and handled: as many outcomes as messages may be in flight. While messages are ready, a batch of outcomes is also a pull.
  */
 class Worker {
   readonly #calls: WorkerCalls;
   readonly #pullOptions: PullOptions & { signal: AbortSignal };
   readonly #handler: Handler;
   readonly #concurrency: number;
+  readonly #maxPerKey: number;
   readonly #lease: Duration;
   readonly #log: NonNullable<WorkOptions["log"]>;
   /** The calls of its deliveries. */
   readonly #ofDeliveries: DeliveryCalls;
   readonly #running = new Set<Running>();
-  /** The messages that pulls in flight ask for. */
+  /** The runs, each of which has a handler. */
+  #runs = 0;
+  /** The runs that pulls in flight ask for. */
   #requested = 0;
   #pulls = 0;
   /** The outcomes that are not settled yet, and those of them in a request. */
@@ -111,8 +135,9 @@ class Worker {
   #repeatUntil = Infinity;
   #changed: () => void = () => {};
 
-  constructor(calls: WorkerCalls, pull: PullOptions & { signal: AbortSignal }, handler: Handler, concurrency: number, lease: Duration, log: NonNullable<WorkOptions["log"]>) {
-    [this.#calls, this.#pullOptions, this.#handler, this.#concurrency, this.#lease, this.#log] = [calls, pull, handler, concurrency, lease, log];
+  constructor(calls: WorkerCalls, pull: PullOptions & { signal: AbortSignal }, handler: Handler, limits: Limits) {
+    [this.#calls, this.#pullOptions, this.#handler] = [calls, pull, handler];
+    ({ concurrency: this.#concurrency, maxPerKey: this.#maxPerKey, lease: this.#lease, log: this.#log } = limits);
     const settles = new Batcher<Ended>((items) => this.#send(items), calls.tries);
     this.#ofDeliveries = { settle: (token, outcome) => settles.add(new Item(settleItem(token, outcome))), extend: calls.extend };
   }
@@ -125,8 +150,8 @@ class Worker {
     signal.addEventListener("abort", stop);
     try {
       while (!signal.aborted) {
-        const max = this.#wanted(this.#settling);
-        if (max > 0) void this.#pull(max).catch((error: unknown) => failed.abort(error));
+        const runs = this.#wanted(this.#settling);
+        if (runs > 0) void this.#pull(runs).catch((error: unknown) => failed.abort(error));
         else await this.#change();
       }
       this.#repeatUntil = Date.now() + GRACE;
@@ -138,15 +163,21 @@ class Worker {
   }
 
   /**
-   * Returns the number of messages to pull now, while this many outcomes are on their way: for half of the free handlers, so that
+   * Returns the number of runs to pull now, while this many outcomes are on their way: for half of the free handlers, so that
    * the gateway can fill a second pull while the messages of the first are handled, but not for few. The second is only for at
    * least half of all handlers: otherwise, the first one will return soon.
    */
   #wanted(outcomes: number): number {
-    const free = this.#concurrency - this.#running.size - this.#requested;
+    const free = this.#concurrency - this.#runs - this.#requested;
     const isSecond = this.#pulls > 0;
-    if (this.#pulls === MAX_PULLS || outcomes >= this.#concurrency || (isSecond && free * 2 < this.#concurrency)) return 0;
+    if (this.#pulls === MAX_PULLS || outcomes >= this.#concurrency * this.#maxPerKey || (isSecond && free * 2 < this.#concurrency)) return 0;
     return Math.min(isSecond ? free : Math.max(Math.ceil(free / 2), FEW), free, MAX_PULL);
+  }
+
+  /** Returns the options of a pull of so many runs. */
+  #optionsOf(runs: number): PullOptions & { max: number; signal: AbortSignal } {
+    if (this.#maxPerKey === 1) return { ...this.#pullOptions, max: runs };
+    return { ...this.#pullOptions, max: Math.min(runs * this.#maxPerKey, MAX_PULL), max_per_key: this.#maxPerKey, max_keys: runs };
   }
 
   /** Waits until something ends. All that ends in the same turn of the event loop counts as one change. */
@@ -155,10 +186,10 @@ class Worker {
     await endOfTurn();
   }
 
-  async #pull(max: number): Promise<void> {
-    await this.#counted(max, async () => {
+  async #pull(runs: number): Promise<void> {
+    await this.#counted(runs, async (options) => {
       try {
-        const deliveries = await this.#calls.pull({ ...this.#pullOptions, max }, this.#ofDeliveries);
+        const deliveries = await this.#calls.pull(options, this.#ofDeliveries);
         this.#failures = 0;
         return { deliveries };
       } catch (error) {
@@ -177,11 +208,11 @@ class Worker {
   /** Sends outcomes. While messages are ready, pulls in the same request. */
   async #send(items: readonly Item[]): Promise<(Ended | LisaError)[] | LisaError> {
     const mayPull = this.#areReady && this.#maySettleAndPull && !this.#pullOptions.signal.aborted;
-    const max = mayPull ? this.#wanted(this.#sending) : 0;
+    const runs = mayPull ? this.#wanted(this.#sending) : 0;
     this.#sending += items.length;
     try {
-      let results = max > 0 ? await this.#settleAndPull(items, max) : await this.#calls.settle(items);
-      if (max > 0 && results instanceof LisaError && !results.retryable) {
+      let results = runs > 0 ? await this.#settleAndPull(items, runs) : await this.#calls.settle(items);
+      if (runs > 0 && results instanceof LisaError && !results.retryable) {
         // It says nothing about the outcomes.
         this.#log("cannot settle and pull in one request", results);
         this.#maySettleAndPull = false;
@@ -195,10 +226,10 @@ class Worker {
     }
   }
 
-  async #settleAndPull(items: readonly Item[], max: number): Promise<(Ended | LisaError)[] | LisaError> {
-    const { results } = await this.#counted(max, async () => {
+  async #settleAndPull(items: readonly Item[], runs: number): Promise<(Ended | LisaError)[] | LisaError> {
+    const { results } = await this.#counted(runs, async (options) => {
       try {
-        return await this.#calls.settleAndPull(items, { ...this.#pullOptions, max }, this.#ofDeliveries);
+        return await this.#calls.settleAndPull(items, options, this.#ofDeliveries);
       } catch (error) {
         if (!(error instanceof LisaError)) throw error;
         return { results: error, deliveries: [] };
@@ -207,26 +238,51 @@ class Worker {
     return results;
   }
 
-  /** Counts a pull while it is in flight, and handles what it returns. */
-  async #counted<T extends { deliveries: Delivery[] }>(max: number, pull: () => Promise<T>): Promise<T> {
+  /** Counts a pull of so many runs while it is in flight, and handles what it returns. */
+  async #counted<T extends { deliveries: Delivery[] }>(runs: number, pull: (options: PullOptions) => Promise<T>): Promise<T> {
     this.#pulls += 1;
-    this.#requested += max;
+    this.#requested += runs;
     try {
-      const pulled = await pull();
-      this.#areReady = pulled.deliveries.length * 2 >= max;
-      for (const delivery of pulled.deliveries) void this.#handle(delivery);
+      const options = this.#optionsOf(runs);
+      const pulled = await pull(options);
+      const pulledRuns = runsOf(pulled.deliveries);
+      this.#areReady = pulledRuns.length * 2 >= runs || pulled.deliveries.length * 2 >= options.max;
+      for (const deliveries of pulledRuns) this.#begin(deliveries);
       return pulled;
     } finally {
-      this.#requested -= max;
+      this.#requested -= runs;
       this.#pulls -= 1;
       this.#changed();
     }
   }
 
-  /** Runs a handler, and settles its delivery. Throws nothing. */
-  async #handle(delivery: Delivery): Promise<void> {
-    const running = { delivery, extendedAt: Date.now() };
-    this.#running.add(running);
+  #begin(deliveries: Delivery[]): void {
+    const [run, extendedAt]: [Run, number] = [{ waiting: [], isBroken: false }, Date.now()];
+    const [first, ...others] = deliveries.map((delivery) => ({ delivery, extendedAt, run }));
+    run.waiting = others;
+    for (const running of [first!, ...others]) this.#running.add(running);
+    this.#runs += 1;
+    void this.#handle(first!);
+  }
+
+  /** Begins the next handler of a run, or ends the run: those that wait are delivered again, uncounted. */
+  #goOn(run: Run): void {
+    const [next, ...others] = run.waiting;
+    if (next && !run.isBroken && !next.delivery.isLost && !this.#pullOptions.signal.aborted) {
+      run.waiting = others;
+      void this.#handle(next);
+      return;
+    }
+    this.#runs -= 1;
+    for (const running of run.waiting) {
+      this.#running.delete(running);
+      void this.#end(running, { defer: { after: 0 } });
+    }
+  }
+
+  /** Runs a handler, and settles its delivery. The next handler of the run does not wait for that. Throws nothing. */
+  async #handle(running: Running): Promise<void> {
+    const { delivery, run } = running;
     let outcome: Outcome;
     try {
       outcome = (await this.#handler(delivery)) ?? { ack: true };
@@ -236,24 +292,35 @@ class Worker {
       outcome = { retry: { error: textOf(error) } };
     }
     this.#running.delete(running);
+    const isAcked = delivery.isSettled ? delivery.isAcked : "ack" in outcome;
+    run.isBroken ||= delivery.isLost || !isAcked;
+    this.#goOn(run);
+    await this.#end(running, outcome);
+  }
+
+  async #end(running: Running, outcome: Outcome): Promise<void> {
+    const { delivery, run } = running;
     this.#settling += 1;
     this.#changed();
-    if (!delivery.isSettled && !delivery.isLost) await this.#settle(running, outcome);
+    if (!delivery.isSettled && !delivery.isLost && !(await this.#settle(running, outcome))) run.isBroken = true;
     this.#settling -= 1;
     this.#changed();
   }
 
-  /** Settles. Repeats it until the lease ends, since the work is done; after a stop, for half a minute. */
-  async #settle({ delivery, extendedAt }: Running, outcome: Outcome): Promise<void> {
+  /**
+   * Settles. Repeats it until the lease ends, since the work is done; after a stop, for half a minute. Returns false if the message is
+   * delivered again.
+   */
+  async #settle({ delivery, extendedAt }: Running, outcome: Outcome): Promise<boolean> {
     const leaseEnds = extendedAt + milliseconds("lease", this.#lease);
     for (let isWrong = false; ; ) {
       try {
-        await delivery.settle(outcome);
-        return;
+        const ended = await delivery.settle(outcome);
+        return ended.due_at === undefined;
       } catch (error) {
         if (error instanceof Problem && error.code === "stale") {
           if (!error.maybeSettled) this.#log(`lease of ${delivery.id} was lost; another worker may have it`, error);
-          return;
+          return error.maybeSettled;
         }
         if (error instanceof Problem && error.code === "invalid" && !isWrong) {
           this.#log(`the outcome of ${delivery.id} is wrong`, error);
@@ -262,7 +329,8 @@ class Worker {
         }
         const mayRepeat = Date.now() < Math.min(leaseEnds, this.#repeatUntil);
         if (!mayRepeat || !(error instanceof LisaError && error.retryable)) {
-          return this.#log(`cannot settle ${delivery.id}; it is delivered again after its lease`, error);
+          this.#log(`cannot settle ${delivery.id}; it is delivered again after its lease`, error);
+          return false;
         }
         this.#log(`cannot settle ${delivery.id}; retrying`, error);
         await pause(3, error.retryAfter);

@@ -46,7 +46,7 @@ let lisa;
 let deliveries = [];
 const each = async (use) => shown(await Promise.all(deliveries.map((one, n) => attempt(() => use(one, n)))));
 
-async function work({ topic, handler: { do: steps, sleep = 0, together = 1 }, stop_after: stopAfter, ...options }) {
+async function work({ topic, handler: { do: all, of = {}, sleep = 0, together = 1 }, stop_after: stopAfter, ...options }) {
   const [stop, handled] = [new AbortController(), []];
   let [begun, running, most] = [0, 0, 0];
   const handle = async (delivery) => {
@@ -55,6 +55,7 @@ async function work({ topic, handler: { do: steps, sleep = 0, together = 1 }, st
     try {
       while (begun < together) await pause(10);
       await pause(sleep);
+      const steps = of[delivery.text()] ?? all;
       const step = steps[Math.min(delivery.attempt, steps.length) - 1];
       if (step.fail) throw new Error(step.fail);
       if (step.settle) await delivery.settle(step.settle);

@@ -15,6 +15,7 @@ test("a wrong argument is thrown before the first pull", async () => {
   const wrong = [
     ["topic", undefined], ["topic", ""], ["handler", undefined], ["group", 7], ["consumer", 7],
     ["concurrency", 0], ["concurrency", "4"], ["concurrency", 1.5], ["concurrency", NaN],
+    ["max_per_key", 0], ["max_per_key", 201], ["max_per_key", 1.5], ["max_per_key", "4"],
     ["lease", "30"], ["lease", "soon"], ["lease", NaN], ["lease", 0], ["lease", -1], ["lease", null],
     ["signal", new AbortController()], ["log", "warn"],
   ];
@@ -73,6 +74,38 @@ test("a handler learns that its lease was lost, and its outcome is not sent", as
       assert.deepEqual(requests.map(({ path }) => path), ["/v1/topics/t/groups/default/pull", "/v1/deliveries:extend"]);
     });
     assert.deepEqual(logged, ["lease of a was lost; another worker may have it"]);
+  }
+});
+
+test("those behind a lost lease are handed back", async () => {
+  const body = (id) => ({ id, token: id, attempt: 1, due_at: "2026-01-01T00:00:00Z", lease_until: "2026-01-01T00:00:00Z", key: "k", payload: "x" });
+  const back = { defer: { after: "0ms" } };
+  const cases = {
+    // A message that waits, or one that was handled.
+    extend: { lost: "1", handled: ["0"], settled: { 0: { ack: true }, 2: back, 3: back } },
+    settle: { lost: "0", handled: ["0", "1"], settled: { 0: { ack: true }, 1: { ack: true }, 2: back, 3: back } },
+  };
+  for (const [verb, expected] of Object.entries(cases)) {
+    const [stop, logged, handled, settled] = [new AbortController(), [], [], {}];
+    let pulls = 0;
+    const answer = ({ path, body: text }) => {
+      if (path.endsWith("/pull")) return { deliveries: pulls++ === 0 ? ["0", "1", "2", "3"].map(body) : [] };
+      return JSON.parse(text).map(({ token, ...outcome }) => {
+        if (path.endsWith("settle")) settled[token] = outcome;
+        return path.endsWith(verb) && token === expected.lost ? { error: { status: 409, code: "stale" } } : { outcome: "acked" };
+      });
+    };
+    await serve((request) => [200, {}, JSON.stringify(answer(request))], async (fake, requests) => {
+      const work = new Lisa(fake).work("t", async ({ id }) => {
+        handled.push(id);
+        if ((verb === "settle") === (id === "1")) await eventually(() => logged.length > 0, "the lease is lost");
+      }, { concurrency: 3, max_per_key: 4, lease: 300, signal: stop.signal, log: (text) => logged.push(text) });
+      await eventually(() => Object.keys(settled).length === Object.keys(expected.settled).length, "all are settled");
+      stop.abort();
+      await work;
+      assert.deepEqual(JSON.parse(requests[0].body), { lease: "300ms", max: 12, max_per_key: 4, max_keys: 3, wait: "20000ms" });
+    });
+    assert.deepEqual({ handled, settled, logged }, { handled: expected.handled, settled: expected.settled, logged: [`lease of ${expected.lost} was lost; another worker may have it`] });
   }
 });
 

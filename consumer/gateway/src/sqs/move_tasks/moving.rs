@@ -138,6 +138,7 @@ impl Moving {
         let options = PullOptions {
             max: most,
             max_per_key: most,
+            max_keys: None,
             wait: Duration::ZERO,
             lease: Some(LEASE),
             consumer: None,

@@ -32,6 +32,7 @@ type command struct {
 	Definition  map[string]any
 	Step        string
 	Concurrency *int
+	MaxPerKey   int `json:"max_per_key"`
 	Handler     handler
 	StopAfter   int `json:"stop_after"`
 }
@@ -170,6 +171,8 @@ func (d *driver) rescheduleKey(ctx context.Context, c command) (lisarelay.Resche
 func (d *driver) pull(ctx context.Context, c command) any {
 	options := lisarelay.PullOptions{Wait: duration(c.Options["wait"]), Lease: duration(c.Options["lease"])}
 	options.Max = number(c.Options["max"])
+	options.MaxPerKey = number(c.Options["max_per_key"])
+	options.MaxKeys = number(c.Options["max_keys"])
 	options.Group = text(c.Options["group"])
 	deliveries, err := d.client.Pull(ctx, c.Topic, options)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 // handler describes the handlers of a worker.
 type handler struct {
 	Do       []map[string]any
+	Of       map[string][]map[string]any
 	Sleep    int
 	Together int
 }
@@ -38,7 +39,7 @@ func (d *driver) work(ctx context.Context, c command) any {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	w := &work{handler: c.Handler, stopAfter: c.StopAfter, stop: stop, handled: []handled{}, enoughHasBegun: make(chan struct{})}
-	options := lisarelay.WorkOptions{Lease: duration(c.Lease)}
+	options := lisarelay.WorkOptions{Lease: duration(c.Lease), MaxPerKey: c.MaxPerKey}
 	if c.Concurrency != nil {
 		options.Concurrency = *c.Concurrency
 	}
@@ -55,11 +56,15 @@ func (w *work) handle(ctx context.Context, delivery *lisarelay.Delivery) error {
 		<-w.enoughHasBegun
 	}
 	time.Sleep(time.Duration(w.Sleep) * time.Millisecond)
-	n := delivery.Attempt - 1
-	if n >= len(w.Do) {
-		n = len(w.Do) - 1
+	do, isGiven := w.Of[string(delivery.Payload)]
+	if !isGiven {
+		do = w.Do
 	}
-	step := w.Do[n]
+	n := delivery.Attempt - 1
+	if n >= len(do) {
+		n = len(do) - 1
+	}
+	step := do[n]
 	if step["fail"] != nil {
 		return errors.New(text(step["fail"]))
 	}

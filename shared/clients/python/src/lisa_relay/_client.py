@@ -48,7 +48,7 @@ from ._types import (
     Topic,
     TopicRemoval,
 )
-from ._work import Event, Worker, WorkerCalls, check_arguments
+from ._work import Event, Size, Worker, WorkerCalls, check_arguments
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -224,12 +224,15 @@ class _Client:
         calls: Calls | AsyncCalls,
     ) -> flows.Flow[list[T]]:
         where = flows.path("topics", topic, "groups", group, "pull")
+        for name in ("max", "max_per_key", "max_keys"):
+            if options.get(name) is not None:
+                types.check_count(name, options[name])
         # The server waits at most 30 s.
         longest = min(wait.total_seconds(), 30.0) if isinstance(wait, timedelta) else 30.0
         body = types.given({**options, "wait": wait})
         request = flows.with_json("POST", where, body, "gateway", longest)
         request.limit = flows.MAX_PAYLOADS
-        read = flows.reader_of_deliveries(kind, options["max"], topic=topic, group=group, _calls=calls)
+        read = flows.reader_of_deliveries(kind, options, topic=topic, group=group, _calls=calls)
         # A repeated pull could leave the messages of the first one to their lease: the caller decides.
         return (yield from flows.exchange(request, 1, read))
 
@@ -430,15 +433,25 @@ class Lisa(_Client):
         group: str = "default",
         *,
         max: int = 1,
+        max_per_key: int = 1,
+        max_keys: int | None = None,
         wait: Duration = LONG_POLL,
         lease: Duration | None = None,
         consumer: str | None = None,
     ) -> builtins.list[Delivery]:
         """Pulls up to `max` messages. Waits for the first one, up to `wait` (30 s at most).
 
-        A failed pull is not repeated.
+        Up to `max_per_key` of them have the same ordering key, in its order. The messages behind them wait until all
+        are settled. They have up to `max_keys` keys, where one without a key counts as a key of its own. All three are
+        1 to 200. A failed pull is not repeated.
         """
-        options = {"max": max, "lease": lease, "consumer": consumer}
+        options = {
+            "max": max,
+            "max_per_key": max_per_key,
+            "max_keys": max_keys,
+            "lease": lease,
+            "consumer": consumer,
+        }
         return self._run(self._pull(Delivery, topic, group, options, wait, self))
 
     def settle(self, delivery: DeliveryFields | str, outcome: Outcome) -> Ended:
@@ -466,6 +479,7 @@ class Lisa(_Client):
         group: str = "default",
         *,
         concurrency: int = 1,
+        max_per_key: int = 1,
         lease: Duration = MINUTE,
         wait: Duration = LONG_POLL,
         consumer: str | None = None,
@@ -474,11 +488,13 @@ class Lisa(_Client):
         """Pulls messages and handles them in threads, until `stop` is set or the process gets SIGINT or SIGTERM.
 
         The message is acknowledged when the handler returns, and retried when it raises an exception. It can also
-        return `Retry`, `Defer` or `Reject`, or settle the delivery itself. Leases are extended while handlers run. At
-        a stop, waits for the running handlers. Raises errors that a retry cannot fix, such as `Unauthorized`. Raises
+        return `Retry`, `Defer` or `Reject`, or settle the delivery itself. Leases are extended while handlers run. Up
+        to `max_per_key` messages of an ordering key (1 to 200) are pulled together and handled one after another, in
+        order. If one is not acknowledged, those behind it are delivered again after it. At a stop, waits for the
+        running handlers. Raises errors that a retry cannot fix, such as `Unauthorized`. Raises
         `ValueError` for wrong arguments, before the first pull.
         """
-        check_arguments(topic, handler, group, concurrency, lease, wait, consumer, stop, in_threads=True)
+        check_arguments(topic, handler, group, concurrency, max_per_key, lease, wait, consumer, stop, in_threads=True)
 
         def run(delivery: Delivery) -> Outcome | None:
             try:
@@ -509,6 +525,7 @@ class Lisa(_Client):
                         handle,
                         group,
                         concurrency=concurrency,
+                        max_per_key=max_per_key,
                         lease=lease,
                         wait=wait,
                         consumer=consumer,
@@ -726,15 +743,25 @@ class AsyncLisa(_Client):
         group: str = "default",
         *,
         max: int = 1,
+        max_per_key: int = 1,
+        max_keys: int | None = None,
         wait: Duration = LONG_POLL,
         lease: Duration | None = None,
         consumer: str | None = None,
     ) -> builtins.list[AsyncDelivery]:
         """Pulls up to `max` messages. Waits for the first one, up to `wait` (30 s at most).
 
-        A failed pull is not repeated.
+        Up to `max_per_key` of them have the same ordering key, in its order. The messages behind them wait until all
+        are settled. They have up to `max_keys` keys, where one without a key counts as a key of its own. All three are
+        1 to 200. A failed pull is not repeated.
         """
-        options = {"max": max, "lease": lease, "consumer": consumer}
+        options = {
+            "max": max,
+            "max_per_key": max_per_key,
+            "max_keys": max_keys,
+            "lease": lease,
+            "consumer": consumer,
+        }
         return await self._run(self._pull(AsyncDelivery, topic, group, options, wait, self))
 
     async def settle(self, delivery: DeliveryFields | str, outcome: Outcome) -> Ended:
@@ -758,6 +785,7 @@ class AsyncLisa(_Client):
         group: str = "default",
         *,
         concurrency: int = 1,
+        max_per_key: int = 1,
         lease: Duration = MINUTE,
         wait: Duration = LONG_POLL,
         consumer: str | None = None,
@@ -769,24 +797,24 @@ class AsyncLisa(_Client):
         the message. If the call itself is cancelled, it cancels its handlers and defers their messages, so that they
         are delivered again at once.
         """
-        check_arguments(topic, handler, group, concurrency, lease, wait, consumer, stop, in_threads=False)
+        check_arguments(topic, handler, group, concurrency, max_per_key, lease, wait, consumer, stop, in_threads=False)
 
         options = {"lease": lease, "consumer": consumer}
 
-        async def pull(count: int, calls: AsyncCalls) -> list[AsyncDelivery]:
-            return await self._run(self._pull(AsyncDelivery, topic, group, {**options, "max": count}, wait, calls))
+        async def pull(size: Size, calls: AsyncCalls) -> list[AsyncDelivery]:
+            return await self._run(self._pull(AsyncDelivery, topic, group, {**options, **size}, wait, calls))
 
         async def settle(items: list[flows.Item]) -> flows.Answer[Ended]:
             return await self._run(flows.attempt(flows.SETTLE, items, Ended, "gateway"))
 
         async def settle_and_pull(
-            items: list[flows.Item], count: int, calls: AsyncCalls
+            items: list[flows.Item], size: Size, calls: AsyncCalls
         ) -> flows.SettledAndPulled[AsyncDelivery] | LisaError:
-            read = flows.reader_of_deliveries(AsyncDelivery, count, topic=topic, group=group, _calls=calls)
-            return await self._run(flows.settle_and_pull(topic, group, {**options, "max": count}, items, read))
+            read = flows.reader_of_deliveries(AsyncDelivery, size, topic=topic, group=group, _calls=calls)
+            return await self._run(flows.settle_and_pull(topic, group, {**options, **size}, items, read))
 
         calls = WorkerCalls(pull, settle, settle_and_pull, self.extend, self._tries)
-        await Worker(calls, handler, concurrency, lease, stop).run()
+        await Worker(calls, handler, concurrency, max_per_key, lease, stop).run()
 
     async def close(self) -> None:
         """Closes the connections."""

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Generic, Literal, TypeVar, Union, get_args
+from typing import Any, Callable, Generic, Literal, TypeVar, Union, cast, get_args
 from urllib.parse import quote, urlencode
 
 from . import _types as types
@@ -164,16 +164,29 @@ def settle_and_pull(
     return read_answer((yield request), read_both)
 
 
-def reader_of_deliveries(kind: type[T], most: int, **fields: Any) -> Callable[[Any], list[T]]:
-    """Returns a function that reads the deliveries of a pull."""
+def reader_of_deliveries(kind: type[T], options: Mapping[str, Any], **fields: Any) -> Callable[[Any], list[T]]:
+    """Returns a function that reads the deliveries of a pull with these options."""
+    most, most_keys = options["max"], options.get("max_keys")
 
     def read(body: Any) -> list[T]:
         if len(body["deliveries"]) > most:
             # A worker would run too many handlers.
             raise ValueError(f"{len(body['deliveries'])} deliveries for a pull of {most}")
-        return [types.read_delivery(kind, one, **fields) for one in body["deliveries"]]
+        deliveries = [types.read_delivery(kind, one, **fields) for one in body["deliveries"]]
+        if most_keys is not None and len(runs := runs_of(deliveries)) > most_keys:
+            raise ValueError(f"deliveries of {len(runs)} keys for a pull of {most_keys}")
+        return deliveries
 
     return read
+
+
+def runs_of(deliveries: Iterable[T]) -> list[list[T]]:
+    """Returns the deliveries of each ordering key, in order. One without a key is alone."""
+    runs: dict[Any, list[T]] = {}
+    for n, delivery in enumerate(deliveries):
+        key = cast(types.DeliveryFields, delivery).key
+        runs.setdefault(n if key is None else key, []).append(delivery)
+    return list(runs.values())
 
 
 def in_order(where: str, items: Iterable[Item], kind: type[T], to: Listener, tries: int) -> Flow[list[T | LisaError]]:
@@ -411,4 +424,4 @@ def token_of(delivery: types.DeliveryFields | str) -> str:
 def note_settled(delivery: types.DeliveryFields | str, result: types.Ended | LisaError) -> None:
     """Remembers that a delivery is settled, or known to be stale."""
     if isinstance(delivery, types.DeliveryFields) and isinstance(result, (types.Ended, Stale)):
-        delivery._ended.append(True)
+        delivery._ended.append("stale" if isinstance(result, Stale) else result.outcome)

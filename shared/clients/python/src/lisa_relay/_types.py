@@ -78,6 +78,9 @@ class ListOptions(TypedDict, total=False):
     cursor: str | None
 
 
+# The most deliveries of a pull.
+MAX_PULL = 200
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PARTS = re.compile(r"(?:\s*([0-9]+)\s*(ms|s|m|h|d))+\s*", re.ASCII)
 _DURATIONS = {"delay", "ttl", "after", "lease", "wait", "catch_up"}
@@ -126,6 +129,12 @@ def check(name: str, value: Any) -> None:
     """Raises an error if an argument is not a text, or is empty."""
     if not (isinstance(value, str) and value):
         raise ValueError(f"{name}: {value!r} is not a string, or is empty")
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raises an error if an argument is not a number of deliveries of a pull."""
+    if type(value) is not int or not 1 <= value <= MAX_PULL:
+        raise ValueError(f"{name}: {value!r} is not an integer of 1 to {MAX_PULL}")
 
 
 def check_names(options: Mapping[str, Any], kind: Any) -> None:
@@ -441,8 +450,8 @@ class DeliveryFields(_Content):
     lease_until: datetime = datetime.min
     late: bool = False
     key: str | None = None
-    # Copies of a delivery share it.
-    _ended: list[bool] = field(default_factory=list, repr=False)
+    # How it has ended, or `stale`. Copies of a delivery share it.
+    _ended: list[str] = field(default_factory=list, repr=False)
 
     @property
     def settled(self) -> bool:

@@ -10,8 +10,9 @@ import math
 import signal
 import threading
 import traceback
+from collections import deque
 from collections.abc import Awaitable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any, Callable, Optional, Union, cast
@@ -19,15 +20,29 @@ from typing import Any, Callable, Optional, Union, cast
 from ._batch import AsyncBatcher, settle_by
 from ._delivery import AsyncCalls, AsyncDelivery
 from ._errors import Invalid, LisaError, Stale
-from ._flows import Answer, Item, SettledAndPulled
-from ._types import Ack, Defer, DeliveryFields, Duration, Ended, Outcome, Reject, Retry, outcome_body, seconds
+from ._flows import Answer, Item, SettledAndPulled, runs_of
+from ._types import (
+    MAX_PULL,
+    Ack,
+    Defer,
+    DeliveryFields,
+    Duration,
+    Ended,
+    Outcome,
+    Reject,
+    Retry,
+    check_count,
+    outcome_body,
+    seconds,
+)
 
 Event = Union[threading.Event, asyncio.Event]
 Handler = Callable[[AsyncDelivery], Awaitable[Optional[Outcome]]]
+Size = dict[str, int]
+"""The options of a pull that limit its deliveries."""
 
 log = logging.getLogger("lisa_relay")
 
-MAX_PULL = 200
 MAX_PULLS = 2
 # The messages that are worth a pull of their own: one request for 50 costs less than two for 25.
 FEW = 50
@@ -42,6 +57,7 @@ def check_arguments(
     handler: Any,
     group: Any,
     concurrency: Any,
+    max_per_key: Any,
     lease: Any,
     wait: Any,
     consumer: Any,
@@ -63,6 +79,10 @@ def check_arguments(
         problems.append(f"handler: {handler!r} is not an async function: declare it with `async def`, or use Lisa")
     if type(concurrency) is not int or concurrency < 1:
         problems.append(f"concurrency: {concurrency!r} is not an integer of at least 1")
+    try:
+        check_count("max_per_key", max_per_key)
+    except ValueError as error:
+        problems.append(str(error))
     for name, value in (("lease", lease), ("wait", wait)):
         try:
             if seconds(name, value) <= 0:
@@ -85,9 +105,9 @@ def _is_async(handler: Any) -> bool:
 class WorkerCalls:
     """The requests of a worker, each of which is sent once."""
 
-    pull: Callable[[int, AsyncCalls], Awaitable[list[AsyncDelivery]]]
+    pull: Callable[[Size, AsyncCalls], Awaitable[list[AsyncDelivery]]]
     settle: Callable[[list[Item]], Awaitable[Answer[Ended]]]
-    settle_and_pull: Callable[[list[Item], int, AsyncCalls], Awaitable[SettledAndPulled[AsyncDelivery] | LisaError]]
+    settle_and_pull: Callable[[list[Item], Size, AsyncCalls], Awaitable[SettledAndPulled[AsyncDelivery] | LisaError]]
     extend: Callable[[DeliveryFields | str, Duration | None], Awaitable[Ended]]
     # The most tries of a settlement.
     tries: int
@@ -95,34 +115,53 @@ class WorkerCalls:
 
 @dataclass(eq=False)
 class _Running:
-    """A delivery whose handler runs."""
+    """A delivery whose handler runs, or waits for those before it in its run."""
 
     delivery: AsyncDelivery
     extended_at: float
+    run: _Run
     handling: asyncio.Task[None] | None = None
     has_begun: bool = False
     is_lost: bool = False
 
 
-class Worker:
-    """Pulls as many messages as there are free handlers.
+@dataclass(eq=False)
+class _Run:
+    """The messages of one ordering key in a pull, which are handled one after another, or one message without a key."""
 
-    Sends outcomes in batches while the next messages are pulled and handled: up to `concurrency` outcomes may be in
+    waiting: deque[_Running] = field(default_factory=deque)
+    # True once a message of it was not acknowledged. Those behind it have to be delivered after it.
+    is_broken: bool = False
+
+
+class Worker:
+    """Pulls a run of messages for each free handler.
+
+    Sends outcomes in batches while the next messages are pulled and handled: as many outcomes as messages may be in
     flight. While messages are ready, a batch of outcomes is also a pull. It makes the calls of its deliveries.
     """
 
     def __init__(
-        self, calls: WorkerCalls, handler: Handler, concurrency: int, lease: Duration, stop: Event | None
+        self,
+        calls: WorkerCalls,
+        handler: Handler,
+        concurrency: int,
+        max_per_key: int,
+        lease: Duration,
+        stop: Event | None,
     ) -> None:
-        self._calls, self._handler, self._concurrency, self._lease = calls, handler, concurrency, lease
+        self._calls, self._handler, self._lease = calls, handler, lease
+        self._concurrency, self._max_per_key = concurrency, max_per_key
         self._stop, self._stopping = stop, asyncio.Event()
         self._settles = AsyncBatcher(self._send, calls.tries)
         self._running: set[_Running] = set()
+        # The runs, each of which has a handler.
+        self._runs = 0
         # asyncio itself keeps only weak references to tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
         # The pulls that a stop ends.
         self._waiting: set[asyncio.Task[None]] = set()
-        # All pulls, and the messages that they ask for.
+        # All pulls, and the runs that they ask for.
         self._pulls = self._requested = 0
         # The outcomes that are not settled yet, and those of them in a request.
         self._settling = self._sending = 0
@@ -186,18 +225,25 @@ class Worker:
                 await asyncio.wait_for(self._stopping.wait(), LOOK_EVERY)
 
     def _wanted(self, outcomes: int) -> int:
-        """Returns the number of messages to pull now, while this many outcomes are on their way.
+        """Returns the number of runs to pull now, while this many outcomes are on their way.
 
         The first pull is for half of the free handlers, so that the gateway can fill a second one while the messages of
         the first are handled, but not for few. The second is only for at least half of all handlers: otherwise, the
         first one will return soon.
         """
-        free = self._concurrency - len(self._running) - self._requested
-        if self._pulls == MAX_PULLS or outcomes >= self._concurrency:
+        free = self._concurrency - self._runs - self._requested
+        if self._pulls == MAX_PULLS or outcomes >= self._concurrency * self._max_per_key:
             return 0
         if not self._pulls:
             return min(max((free + 1) // 2, FEW), free, MAX_PULL)
         return min(free, MAX_PULL) if free * 2 >= self._concurrency else 0
+
+    def _size(self, count: int) -> Size:
+        """Returns the options of a pull of this many runs."""
+        if self._max_per_key == 1:
+            return {"max": count}
+        most = min(count * self._max_per_key, MAX_PULL)
+        return {"max": most, "max_per_key": self._max_per_key, "max_keys": count}
 
     async def _change(self) -> None:
         """Waits until something ends. All that ends in the same turn of the event loop counts as one change."""
@@ -217,7 +263,7 @@ class Worker:
 
     async def _pull(self, count: int, stopped: asyncio.Future[None]) -> None:
         try:
-            deliveries = await self._calls.pull(count, self)
+            deliveries = await self._calls.pull(self._size(count), self)
         except LisaError as error:
             if not error.retryable:
                 raise
@@ -263,7 +309,7 @@ class Worker:
         # The end of the worker waits for it.
         self._tasks.add(sending)
         try:
-            answer = await self._calls.settle_and_pull(items, count, self)
+            answer = await self._calls.settle_and_pull(items, self._size(count), self)
             if isinstance(answer, SettledAndPulled):
                 self._handle_all(answer.deliveries, count)
                 return answer.results
@@ -283,13 +329,30 @@ class Worker:
         self._changed.set()
 
     def _handle_all(self, deliveries: list[AsyncDelivery], count: int) -> None:
-        """Handles the messages of a pull of this many."""
-        self._are_ready = len(deliveries) * 2 >= count
+        """Handles the messages of a pull of this many runs."""
+        runs = runs_of(deliveries)
+        self._are_ready = len(runs) * 2 >= count or len(deliveries) * 2 >= self._size(count)["max"]
         now = asyncio.get_running_loop().time()
-        for delivery in deliveries:
-            running = _Running(delivery, now)
-            self._running.add(running)
-            running.handling = self._start(self._handle(running))
+        self._runs += len(runs)
+        for one in runs:
+            run = _Run()
+            run.waiting.extend(_Running(delivery, now, run) for delivery in one)
+            self._running.update(run.waiting)
+            self._begin(run.waiting.popleft())
+
+    def _begin(self, running: _Running) -> None:
+        running.handling = self._start(self._handle(running))
+
+    def _go_on(self, run: _Run) -> None:
+        """Begins the next handler of a run, or ends the run: those that wait are delivered again, uncounted."""
+        if run.waiting and not (run.is_broken or self._is_stopping or run.waiting[0].is_lost):
+            self._begin(run.waiting.popleft())
+            return
+        self._runs -= 1
+        for running in run.waiting:
+            self._end_handler(running)
+            self._start(self._settle(running, Defer(after=timedelta(0))))
+        run.waiting.clear()
 
     def _start(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(call)
@@ -298,8 +361,8 @@ class Worker:
         return task
 
     async def _handle(self, running: _Running) -> None:
-        """Runs a handler, and settles its delivery."""
-        delivery = running.delivery
+        """Runs a handler, and settles its delivery. The next handler of the run does not wait for that."""
+        delivery, run = running.delivery, running.run
         outcome: Outcome | None = None
         running.has_begun = True
         try:
@@ -313,25 +376,39 @@ class Worker:
                 log.warning("attempt %s of %s failed", delivery.attempt, _name(delivery), exc_info=True)
                 outcome = Retry(error="".join(traceback.format_exception_only(type(error), error)).strip())
         finally:
-            self._running.discard(running)
-            self._settling += 1
-            self._changed.set()
-        if outcome is not None and not running.is_lost and not delivery.settled:
-            await self._settle(running, outcome)
+            is_acked = "acked" in delivery._ended if delivery.settled else isinstance(outcome, Ack)
+            run.is_broken = run.is_broken or running.is_lost or not is_acked
+            self._end_handler(running)
+            self._go_on(run)
+        await self._settle(running, outcome)
+
+    def _end_handler(self, running: _Running) -> None:
+        self._running.discard(running)
+        self._settling += 1
+        self._changed.set()
+
+    async def _settle(self, running: _Running, outcome: Outcome | None) -> None:
+        if outcome is not None and not running.is_lost and not running.delivery.settled:
+            has_ended = await self._try_to_settle(running, outcome)
+            running.run.is_broken = running.run.is_broken or not has_ended
         self._settling -= 1
         self._changed.set()
 
-    async def _settle(self, running: _Running, outcome: Outcome) -> None:
-        """Settles. Repeats it until the lease ends, since the work is done; after a stop, for half a minute."""
+    async def _try_to_settle(self, running: _Running, outcome: Outcome) -> bool:
+        """Settles. Repeats it until the lease ends, since the work is done; after a stop, for half a minute.
+
+        Returns true if the message may have ended. Otherwise, it is delivered again.
+        """
         loop, delivery = asyncio.get_running_loop(), running.delivery
         lease_ends = running.extended_at + seconds("lease", self._lease)
         is_wrong = False
         while True:
             try:
-                await self.settle(delivery, outcome)
+                return (await self.settle(delivery, outcome)).due_at is None
             except Stale as error:
                 if not error.maybe_settled:
                     log.warning("lease of %s was lost; another worker may have it", _name(delivery))
+                return error.maybe_settled
             except Invalid as error:
                 log.warning("the outcome %r of %s is wrong: %s", outcome, _name(delivery), error)
                 if not is_wrong:
@@ -344,7 +421,7 @@ class Worker:
                     await asyncio.sleep(AFTER_OUTAGE)
                     continue
                 log.error("cannot settle %s; it is delivered again after its lease: %s", _name(delivery), error)
-            return
+            return False
 
     async def _extend_leases(self) -> None:
         """Extends each lease after a third of it. Those due at the same time share a request."""

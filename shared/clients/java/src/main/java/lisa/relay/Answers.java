@@ -111,16 +111,21 @@ final class Answers {
     }
 
     /** Reads the deliveries of a pull. A worker has no handlers for more. */
-    static List<Delivery> deliveries(Object answer, int max, Lisa lisa, Batcher<Ended> settles) {
-        List<?> deliveries = list(object(answer), "deliveries");
-        if (deliveries.size() > max) throw new IllegalArgumentException(deliveries.size() + " deliveries for a pull of " + max);
-        return deliveries.stream().map(one -> new Delivery(lisa, settles, object(one))).toList();
+    static List<Delivery> deliveries(Object answer, PullOptions options, Lisa lisa, Batcher<Ended> settles) {
+        List<?> bodies = list(object(answer), "deliveries");
+        int max = options.max();
+        if (bodies.size() > max) throw new IllegalArgumentException(bodies.size() + " deliveries for a pull of " + max);
+        List<Delivery> deliveries = bodies.stream().map(one -> new Delivery(lisa, settles, object(one))).toList();
+        int keys = Delivery.runs(deliveries).size();
+        if (keys <= options.maxKeys()) return deliveries;
+        throw new IllegalArgumentException("deliveries of " + keys + " keys for a pull of " + options.maxKeys());
     }
 
-    /** Reads the answer of a settle-and-pull for a batch of {@code count} outcomes and up to {@code max} deliveries. */
-    static SettledAndPulled settledAndPulled(Object answer, int count, int max, Lisa lisa, Batcher<Ended> settles) {
+    /** Reads the answer of a settle-and-pull for a batch of {@code count} outcomes. */
+    static SettledAndPulled settledAndPulled(
+            Object answer, int count, PullOptions options, Lisa lisa, Batcher<Ended> settles) {
         List<Result<Ended>> results = results(list(object(answer), "results"), count, Answers::ended);
-        return new SettledAndPulled(results, deliveries(answer, max, lisa, settles));
+        return new SettledAndPulled(results, deliveries(answer, options, lisa, settles));
     }
 
     /** Reads the results of a batch. */

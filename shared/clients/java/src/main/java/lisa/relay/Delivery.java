@@ -2,6 +2,10 @@ package lisa.relay;
 
 import java.time.Duration;
 import java.time.Instant;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 
@@ -20,6 +24,7 @@ public final class Delivery {
     private final CompletableFuture<Void> lost = new CompletableFuture<>();
     private volatile Instant leaseUntil;
     private volatile boolean isSettled;
+    private volatile boolean isAcked;
 
     /** Creates one that is settled by a batcher: that of its worker, or that of the client. */
     Delivery(Lisa lisa, Batcher<Ended> settles, Map<?, ?> body) {
@@ -242,8 +247,23 @@ public final class Delivery {
         return Values.await(settleAsync(outcome));
     }
 
+    /** Returns true once the delivery was acknowledged. */
+    boolean isAcked() {
+        return isAcked;
+    }
+
+    /** Returns the deliveries of each ordering key, in order. One without a key is alone. */
+    static Collection<List<Delivery>> runs(List<Delivery> deliveries) {
+        Map<Object, List<Delivery>> runs = new LinkedHashMap<>();
+        for (Delivery one : deliveries) {
+            runs.computeIfAbsent(one.key == null ? one : one.key, key -> new ArrayList<>()).add(one);
+        }
+        return runs.values();
+    }
+
     CompletableFuture<Ended> settleAsync(Outcome outcome) {
         return Values.after(Values.begin(() -> settles.add(Item.of(new Settlement(token, outcome)))), (ended, error) -> {
+            if (ended != null && ended.outcome().equals("acked")) isAcked = true;
             if (ended != null || (error instanceof ProblemException problem && problem.isStale())) isSettled = true;
         });
     }

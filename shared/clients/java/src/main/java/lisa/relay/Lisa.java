@@ -561,17 +561,15 @@ public final class Lisa {
     CompletableFuture<List<Delivery>> pullAsync(
             String topic, PullOptions options, Batcher<Ended> settles, CompletableFuture<Void> stop) {
         String url = groupPath(topic, Values.required("options", options).group(), "pull");
-        int max = options.max();
         Http.Request request = new Http.Request("POST", url, Json.encode(Json.write(options.values())), null, true, PULL_WAIT);
-        return http.exchange(request, answer -> Answers.deliveries(answer, max, this, settles), stop);
+        return http.exchange(request, answer -> Answers.deliveries(answer, options, this, settles), stop);
     }
 
     /** Settles in one request, once, and then pulls messages, which are settled by a batcher. */
     CompletableFuture<SettledAndPulled> settleAndPullAsync(String topic, List<Item> items, PullOptions options, Batcher<Ended> settles) {
         String url = groupPath(topic, options.group(), "settle-and-pull") + Values.query(options.values());
-        int max = options.max();
         Http.Request request = new Http.Request("POST", url, Item.array(items), null, true, Duration.ZERO);
-        Function<Object, SettledAndPulled> read = answer -> Answers.settledAndPulled(answer, items.size(), max, this, settles);
+        Function<Object, SettledAndPulled> read = answer -> Answers.settledAndPulled(answer, items.size(), options, this, settles);
         return http.exchange(request, read, new CompletableFuture<>());
     }
 

@@ -4,8 +4,8 @@ import java.time.Duration;
 import java.util.Map;
 
 /**
- * The options of a pull. It is immutable: each method returns a copy with one more option. The server checks the bounds; a wrong
- * value is a {@link ProblemException} with the code {@code invalid}.
+ * The options of a pull. It is immutable: each method returns a copy with one more option. The server checks the bounds of the times;
+ * a wrong value is a {@link ProblemException} with the code {@code invalid}.
  */
 public final class PullOptions {
     private final String group;
@@ -33,6 +33,11 @@ public final class PullOptions {
         return (int) values.getOrDefault("max", 1);
     }
 
+    /** Returns the maximum number of ordering keys, which is at most that of deliveries. */
+    int maxKeys() {
+        return (int) values.getOrDefault("max_keys", max());
+    }
+
     /**
      * Sets the group.
      *
@@ -50,7 +55,28 @@ public final class PullOptions {
      * @return the options
      */
     public PullOptions max(int max) {
-        return with("max", max);
+        return with("max", Values.deliveries("max", max));
+    }
+
+    /**
+     * Sets the maximum number of deliveries with the same ordering key, in its order. The messages behind them wait until all are
+     * settled.
+     *
+     * @param maxPerKey 1 to 200
+     * @return the options
+     */
+    public PullOptions maxPerKey(int maxPerKey) {
+        return with("max_per_key", Values.deliveries("maxPerKey", maxPerKey));
+    }
+
+    /**
+     * Sets the maximum number of ordering keys. A delivery without a key counts as a key of its own.
+     *
+     * @param maxKeys 1 to 200
+     * @return the options
+     */
+    public PullOptions maxKeys(int maxKeys) {
+        return with("max_keys", Values.deliveries("maxKeys", maxKeys));
     }
 
     /**

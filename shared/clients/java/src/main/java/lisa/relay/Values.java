@@ -22,6 +22,8 @@ import java.util.stream.Collectors;
 
 /** Checks arguments, and converts them to the texts of the HTTP interface. Errors name the argument. */
 final class Values {
+    /** The most deliveries of a pull. */
+    static final int MAX_PULL = 200;
     private static final SecureRandom RANDOM = new SecureRandom();
     private static final Duration MAX_RETRY_AFTER = Duration.ofMinutes(1);
 
@@ -36,6 +38,12 @@ final class Values {
     static String text(String name, String text) {
         if (required(name, text).isEmpty()) throw new IllegalArgumentException(name + ": is empty");
         return sendable(name, text);
+    }
+
+    /** Returns a number of deliveries of a pull. */
+    static int deliveries(String name, int count) {
+        if (count >= 1 && count <= MAX_PULL) return count;
+        throw new IllegalArgumentException(name + ": " + count + " is not 1 to " + MAX_PULL);
     }
 
     /** Checks a name of Lisa. */

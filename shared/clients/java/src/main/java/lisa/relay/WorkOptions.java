@@ -9,6 +9,8 @@ import java.util.function.BiConsumer;
  *
  * @param group the name of the group; by default {@code default}
  * @param concurrency the maximum number of handlers that run at the same time, at least 1; by default 1
+ * @param maxPerKey the maximum number of messages with the same ordering key in a pull, 1 to 200; by default 1. They are handled one
+ *     after another, in order. Those behind a message that is not acknowledged are delivered again after it
  * @param lease the lease, which is extended while a handler runs: 1 s to 12 h; by default 1 minute
  * @param consumer the name of the worker, which {@code lisa-manager workers} lists: 1 to 100 bytes of UTF-8 without control
  *     characters, or null
@@ -18,10 +20,16 @@ import java.util.function.BiConsumer;
  *     default, they are logged as warnings by the {@link System.Logger} named {@code lisa.relay}
  */
 public record WorkOptions(
-        String group, int concurrency, Duration lease, String consumer, Executor executor, BiConsumer<String, Throwable> log) {
+        String group,
+        int concurrency,
+        int maxPerKey,
+        Duration lease,
+        String consumer,
+        Executor executor,
+        BiConsumer<String, Throwable> log) {
     /** Creates options with the defaults. */
     public WorkOptions() {
-        this("default", 1, Duration.ofMinutes(1), null, null, Worker::warn);
+        this("default", 1, 1, Duration.ofMinutes(1), null, null, Worker::warn);
     }
 
     /**
@@ -31,7 +39,7 @@ public record WorkOptions(
      * @return the options
      */
     public WorkOptions group(String group) {
-        return new WorkOptions(group, concurrency, lease, consumer, executor, log);
+        return new WorkOptions(group, concurrency, maxPerKey, lease, consumer, executor, log);
     }
 
     /**
@@ -41,7 +49,17 @@ public record WorkOptions(
      * @return the options
      */
     public WorkOptions concurrency(int concurrency) {
-        return new WorkOptions(group, concurrency, lease, consumer, executor, log);
+        return new WorkOptions(group, concurrency, maxPerKey, lease, consumer, executor, log);
+    }
+
+    /**
+     * Sets the maximum number of messages with the same ordering key in a pull.
+     *
+     * @param maxPerKey 1 to 200
+     * @return the options
+     */
+    public WorkOptions maxPerKey(int maxPerKey) {
+        return new WorkOptions(group, concurrency, maxPerKey, lease, consumer, executor, log);
     }
 
     /**
@@ -51,7 +69,7 @@ public record WorkOptions(
      * @return the options
      */
     public WorkOptions lease(Duration lease) {
-        return new WorkOptions(group, concurrency, lease, consumer, executor, log);
+        return new WorkOptions(group, concurrency, maxPerKey, lease, consumer, executor, log);
     }
 
     /**
@@ -61,7 +79,7 @@ public record WorkOptions(
      * @return the options
      */
     public WorkOptions consumer(String consumer) {
-        return new WorkOptions(group, concurrency, lease, consumer, executor, log);
+        return new WorkOptions(group, concurrency, maxPerKey, lease, consumer, executor, log);
     }
 
     /**
@@ -71,7 +89,7 @@ public record WorkOptions(
      * @return the options
      */
     public WorkOptions executor(Executor executor) {
-        return new WorkOptions(group, concurrency, lease, consumer, executor, log);
+        return new WorkOptions(group, concurrency, maxPerKey, lease, consumer, executor, log);
     }
 
     /**
@@ -81,6 +99,6 @@ public record WorkOptions(
      * @return the options
      */
     public WorkOptions log(BiConsumer<String, Throwable> log) {
-        return new WorkOptions(group, concurrency, lease, consumer, executor, log);
+        return new WorkOptions(group, concurrency, maxPerKey, lease, consumer, executor, log);
     }
 }

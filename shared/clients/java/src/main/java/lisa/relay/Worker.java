@@ -1,9 +1,11 @@
 package lisa.relay;
 
 import java.time.Duration;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Queue;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
@@ -18,13 +20,13 @@ import java.util.regex.Pattern;
  * Pulls messages and runs a handler for each. It acknowledges a message when the handler returns null, and reports a failed attempt
  * when it throws. The lease is extended while the handler runs. A pull that fails is repeated, unless a retry cannot fix the error.
  *
- * <p>It pulls as many messages as there are free handlers. Outcomes are sent in batches while the next messages are pulled and
- * handled: up to {@code concurrency} outcomes may be in flight. While messages are ready, a batch of outcomes is also a pull.
+ * <p>It pulls a run of messages for each free handler: those of one ordering key, or one message without a key. Outcomes are sent in
+ * batches while the next messages are pulled and handled: as many outcomes as messages may be in flight. While messages are ready, a
+ * batch of outcomes is also a pull.
  */
 public final class Worker implements Runnable, AutoCloseable {
     private static final System.Logger LOGGER = System.getLogger("lisa.relay");
-    /** The most messages of a pull, and the most pulls in flight. */
-    private static final int MAX_PULL = 200;
+    /** The most pulls in flight. */
     private static final int MAX_PULLS = 2;
     /** The messages that are worth a pull of their own: one request for 50 costs less than two for 25. */
     private static final int FEW = 50;
@@ -54,9 +56,11 @@ public final class Worker implements Runnable, AutoCloseable {
 
     // This object guards what follows.
     private final Set<Running> running = new HashSet<>();
+    /** The runs, each of which has a handler. */
+    private int runs;
     /** The pulls that a stop ends, and the pauses after failed ones. Completing one ends it. */
     private final Set<CompletableFuture<Void>> waits = new HashSet<>();
-    /** The pulls in flight, and the messages that they ask for. */
+    /** The pulls in flight, and the runs that they ask for. */
     private int pulls;
     private int requested;
     /** The outcomes that are not settled yet, and those in requests. */
@@ -71,15 +75,31 @@ public final class Worker implements Runnable, AutoCloseable {
     private RuntimeException failure;
     private volatile long repeatUntil = Long.MAX_VALUE;
 
-    /** A delivery whose handler runs. */
+    /** A delivery whose handler runs, or waits for those before it in its run. */
     private static final class Running {
         final Delivery delivery;
+        final Run run;
         volatile long extendedAt = now();
 
-        Running(Delivery delivery) {
+        Running(Delivery delivery, Run run) {
             this.delivery = delivery;
+            this.run = run;
         }
     }
+
+    /** The messages of one ordering key in a pull, which are handled one after another, or one message without a key. */
+    private static final class Run {
+        final Queue<Running> waiting = new ArrayDeque<>();
+        /** True once a message of it was not acknowledged. Those behind it have to be delivered after it. */
+        boolean isBroken;
+
+        Run(List<Delivery> deliveries) {
+            deliveries.forEach(one -> waiting.add(new Running(one, this)));
+        }
+    }
+
+    /** A settlement that has begun. */
+    private record Settling(Running one, Outcome outcome, CompletableFuture<Ended> settled) {}
 
     Worker(Lisa lisa, String topic, Handler handler, WorkOptions options) {
         check(topic, handler, Values.required("options", options));
@@ -100,6 +120,7 @@ public final class Worker implements Runnable, AutoCloseable {
         check(problems, () -> Values.name("topic", topic, TOPIC));
         check(problems, () -> Values.required("handler", handler));
         check(problems, () -> Values.name("group", options.group(), GROUP));
+        check(problems, () -> Values.deliveries("maxPerKey", options.maxPerKey()));
         if (options.concurrency() < 1) problems.add("concurrency: " + options.concurrency() + " is less than 1");
         check(problems, () -> checkLease(options.lease()));
         if (options.consumer() != null) check(problems, () -> checkConsumer(options.consumer()));
@@ -233,13 +254,13 @@ public final class Worker implements Runnable, AutoCloseable {
         return isStopped && pulls == 0 && running.isEmpty() && settling == 0;
     }
 
-    /** Waits for a change, or until it is time to look at the leases. Returns the number of messages to pull now. */
+    /** Waits for a change, or until it is time to look at the leases. Returns the number of runs to pull now. */
     private synchronized int awaitPull() throws InterruptedException {
         if (ownPull() == 0 && !hasEnded()) wait(lookEvery);
         return beginPull(ownPull());
     }
 
-    /** Returns the number of messages that the thread of the worker has to pull now. A batch of outcomes may be that pull. */
+    /** Returns the number of runs that the thread of the worker has to pull now. A batch of outcomes may be that pull. */
     private int ownPull() {
         return areReady && !isRefused && settles.isScheduled() ? 0 : wanted(settling);
     }
@@ -250,41 +271,49 @@ public final class Worker implements Runnable, AutoCloseable {
     }
 
     /**
-     * Returns the number of messages to pull now, while this many outcomes are on their way: for half of the free handlers, so that
+     * Returns the number of runs to pull now, while this many outcomes are on their way: for half of the free handlers, so that
      * the gateway can fill a second pull while the messages of the first are handled, but not for few. The second is only for at
      * least half of all handlers: otherwise, the first one will return soon.
      */
     private int wanted(int outcomes) {
         int concurrency = options.concurrency();
-        int free = concurrency - running.size() - requested;
+        int free = concurrency - runs - requested;
         boolean isSecond = pulls > 0;
-        if (isStopped || pulls == MAX_PULLS || outcomes >= concurrency || (isSecond && free < concurrency - free)) return 0;
-        int most = Math.min(isSecond ? free : Math.max((free + 1) / 2, FEW), MAX_PULL);
+        boolean isBusy = pulls == MAX_PULLS || outcomes / options.maxPerKey() >= concurrency;
+        if (isStopped || isBusy || (isSecond && free < concurrency - free)) return 0;
+        int most = Math.min(isSecond ? free : Math.max((free + 1) / 2, FEW), Values.MAX_PULL);
         return Math.max(0, Math.min(most, free));
     }
 
-    /** Counts a pull for this many messages, if any, until {@link #endPull}. Returns their number. */
-    private int beginPull(int max) {
-        if (max > 0) pulls++;
-        requested += max;
-        return max;
+    /** Counts a pull of this many runs, if any, until {@link #endPull}. Returns their number. */
+    private int beginPull(int count) {
+        if (count > 0) pulls++;
+        requested += count;
+        return count;
     }
 
-    private void pull(int max) {
+    /** Returns the options of a pull of this many runs. */
+    private PullOptions pullOptions(int count) {
+        int maxPerKey = options.maxPerKey();
+        if (maxPerKey == 1) return pullOptions.max(count);
+        return pullOptions.max(Math.min(count * maxPerKey, Values.MAX_PULL)).maxPerKey(maxPerKey).maxKeys(count);
+    }
+
+    private void pull(int count) {
         CompletableFuture<Void> stop = new CompletableFuture<>();
         addWait(stop);
-        Values.begin(() -> lisa.pullAsync(topic, pullOptions.max(max), settles, stop)).whenComplete((deliveries, error) -> {
+        Values.begin(() -> lisa.pullAsync(topic, pullOptions(count), settles, stop)).whenComplete((deliveries, error) -> {
             stop.complete(null);
             if (error != null) {
-                failPull(max, error);
+                failPull(count, error);
                 return;
             }
             failures.set(0);
-            endPull(max, deliveries);
+            endPull(count, deliveries);
         });
     }
 
-    private void failPull(int max, Throwable error) {
+    private void failPull(int count, Throwable error) {
         if (!isStopped() && error instanceof LisaException failed && failed.isRetryable()) {
             log("cannot pull; retrying", error);
             synchronized (this) {
@@ -292,10 +321,10 @@ public final class Worker implements Runnable, AutoCloseable {
             }
             CompletableFuture<Void> pause = Values.begin(() -> Values.pause(failures.incrementAndGet(), failed.retryAfter()));
             addWait(pause);
-            pause.whenComplete((done, none) -> endPull(max, List.of()));
+            pause.whenComplete((done, none) -> endPull(count, List.of()));
         } else {
             if (!isStopped()) end(unchecked(error));
-            endPull(max, List.of());
+            endPull(count, List.of());
         }
     }
 
@@ -309,23 +338,27 @@ public final class Worker implements Runnable, AutoCloseable {
         waits.remove(wait);
     }
 
-    /** Ends a pull, and handles what it has returned. */
-    private void endPull(int max, List<Delivery> deliveries) {
-        List<Running> pulled = deliveries.stream().map(Running::new).toList();
+    /** Ends a pull of this many runs, and handles those that it has returned. */
+    private void endPull(int count, List<Delivery> deliveries) {
+        List<Run> pulled = Delivery.runs(deliveries).stream().map(Run::new).toList();
+        int max = pullOptions(count).max();
+        List<Running> first;
         synchronized (this) {
             pulls--;
-            requested -= max;
-            areReady = deliveries.size() >= max - deliveries.size();
-            running.addAll(pulled);
+            requested -= count;
+            runs += pulled.size();
+            areReady = pulled.size() >= count - pulled.size() || deliveries.size() >= max - deliveries.size();
+            pulled.forEach(run -> running.addAll(run.waiting));
+            first = pulled.stream().map(run -> run.waiting.remove()).toList();
             changed();
         }
-        pulled.forEach(this::start);
+        first.forEach(this::start);
     }
 
     /** Sends outcomes. While messages are ready, pulls in the same request. */
     private CompletableFuture<List<Result<Ended>>> send(List<Item> items) {
-        int max = beginSend(items.size());
-        return Values.after(max > 0 ? settleAndPull(items, max) : settle(items), (results, error) -> {
+        int count = beginSend(items.size());
+        return Values.after(count > 0 ? settleAndPull(items, count) : settle(items), (results, error) -> {
             synchronized (this) {
                 sending -= items.size();
                 // Those that are repeated later count for the next pull.
@@ -334,19 +367,19 @@ public final class Worker implements Runnable, AutoCloseable {
         });
     }
 
-    /** Returns the number of messages to pull in the same request. */
-    private synchronized int beginSend(int count) {
-        int max = areReady && !isRefused ? beginPull(wanted(sending)) : 0;
-        sending += count;
+    /** Returns the number of runs to pull in the same request. */
+    private synchronized int beginSend(int outcomes) {
+        int count = areReady && !isRefused ? beginPull(wanted(sending)) : 0;
+        sending += outcomes;
         changed();
-        return max;
+        return count;
     }
 
-    private CompletableFuture<List<Result<Ended>>> settleAndPull(List<Item> items, int max) {
-        PullOptions ready = pullOptions.max(max).wait(Duration.ZERO);
+    private CompletableFuture<List<Result<Ended>>> settleAndPull(List<Item> items, int count) {
+        PullOptions ready = pullOptions(count).wait(Duration.ZERO);
         CompletableFuture<List<Result<Ended>>> results = new CompletableFuture<>();
         Values.begin(() -> lisa.settleAndPullAsync(topic, items, ready, settles)).whenComplete((answer, error) -> {
-            endPull(max, error == null ? answer.deliveries() : List.of());
+            endPull(count, error == null ? answer.deliveries() : List.of());
             if (error == null) {
                 results.complete(answer.results());
             } else if (error instanceof LisaException failed && !failed.isRetryable()) {
@@ -399,18 +432,42 @@ public final class Worker implements Runnable, AutoCloseable {
         endHandler(one, outcome);
     }
 
+    /** Settles a delivery, and begins the next handler of its run, which does not wait for that. */
     private void endHandler(Running one, Outcome outcome) {
-        CompletableFuture<Ended> settled = null;
+        List<Settling> begun = new ArrayList<>();
+        Running next;
         synchronized (this) {
-            running.remove(one);
-            if (!one.delivery.isSettled() && !one.delivery.isLost()) {
-                settling++;
-                // Before the thread of the worker sees the free handler: the outcome can go with the next pull.
-                settled = one.delivery.settleAsync(outcome);
-            }
+            boolean isAcked = one.delivery.isSettled() ? one.delivery.isAcked() : outcome instanceof Outcome.Ack;
+            if (one.delivery.isLost() || !isAcked) one.run.isBroken = true;
+            // Before the thread of the worker sees the free handler: the outcome can go with the next pull.
+            beginSettle(one, outcome, begun);
+            next = goOn(one.run, begun);
             changed();
         }
-        if (settled != null) whenSettled(one, outcome, false, settled);
+        begun.forEach(each -> whenSettled(each.one, each.outcome, false, each.settled));
+        if (next != null) start(next);
+    }
+
+    /** Returns the next message of a run. If there is none, ends the run: those that wait are delivered again, uncounted. */
+    private Running goOn(Run run, List<Settling> begun) {
+        Running next = run.waiting.peek();
+        if (next != null && !run.isBroken && !isStopped && !next.delivery.isLost()) return run.waiting.remove();
+        runs--;
+        run.waiting.forEach(one -> beginSettle(one, Outcome.defer(Duration.ZERO), begun));
+        run.waiting.clear();
+        return null;
+    }
+
+    private void beginSettle(Running one, Outcome outcome, List<Settling> begun) {
+        running.remove(one);
+        if (one.delivery.isSettled() || one.delivery.isLost()) return;
+        settling++;
+        begun.add(new Settling(one, outcome, one.delivery.settleAsync(outcome)));
+    }
+
+    /** Ends a run after its present handler: a message of it is delivered again. */
+    private synchronized void breakRun(Run run) {
+        run.isBroken = true;
     }
 
     private synchronized void endSettle() {
@@ -436,8 +493,10 @@ public final class Worker implements Runnable, AutoCloseable {
                 Values.pause(3, failed.retryAfter()).thenRun(() -> settle(one, outcome, isCorrection));
                 return;
             }
+            boolean maybeSettled = isStale(error) && ((ProblemException) error).maybeSettled();
+            if (error == null ? ended.dueAt() != null : !maybeSettled) breakRun(one.run);
             if (isStale(error)) {
-                if (!((ProblemException) error).maybeSettled()) log("lease of " + id + " was lost; another worker may have it", error);
+                if (!maybeSettled) log("lease of " + id + " was lost; another worker may have it", error);
             } else if (error != null) {
                 log("cannot settle " + id + "; it is delivered again after its lease", error);
             }
@@ -473,8 +532,8 @@ public final class Worker implements Runnable, AutoCloseable {
             log("cannot extend the lease of " + id, error);
             return;
         }
-        log("lease of " + id + " was lost; another worker may have it", error);
         one.delivery.setLost();
+        log("lease of " + id + " was lost; another worker may have it", error);
     }
 
     private void log(String text, Throwable error) {

@@ -181,6 +181,8 @@ final class Driver {
         PullOptions pull = new PullOptions();
         if (options.get("group") instanceof String group) pull = pull.group(group);
         if (options.get("max") instanceof Long max) pull = pull.max(max.intValue());
+        if (options.get("max_per_key") instanceof Long max) pull = pull.maxPerKey(max.intValue());
+        if (options.get("max_keys") instanceof Long max) pull = pull.maxKeys(max.intValue());
         if (options.get("wait") instanceof String wait) pull = pull.wait(duration(wait));
         if (options.get("lease") instanceof String lease) pull = pull.lease(duration(lease));
         if (options.get("consumer") instanceof String consumer) pull = pull.consumer(consumer);
@@ -214,6 +216,7 @@ final class Driver {
     private Object work(String topic, Map<?, ?> command) {
         WorkOptions options = new WorkOptions();
         if (command.get("concurrency") instanceof Long concurrency) options = options.concurrency(concurrency.intValue());
+        if (command.get("max_per_key") instanceof Long max) options = options.maxPerKey(max.intValue());
         if (command.get("lease") instanceof String lease) options = options.lease(duration(lease));
         if (command.get("group") instanceof String group) options = options.group(group);
         Handling handling = new Handling(map(command, "handler"));
@@ -237,12 +240,14 @@ final class Driver {
         final AtomicInteger most = new AtomicInteger();
         private final AtomicInteger running = new AtomicInteger();
         private final List<Map<?, ?>> steps;
+        private final Map<?, ?> of;
         private final long sleep;
         private final int together;
         private int begun;
 
         Handling(Map<?, ?> handler) {
             steps = maps(handler, "do");
+            of = map(handler, "of");
             sleep = handler.get("sleep") instanceof Long ms ? ms : 0;
             together = handler.get("together") instanceof Long count ? count.intValue() : 0;
         }
@@ -266,7 +271,8 @@ final class Driver {
         }
 
         private Outcome step(Delivery delivery) {
-            Map<?, ?> step = steps.get(Math.min(delivery.attempt(), steps.size()) - 1);
+            List<Map<?, ?>> own = of.containsKey(delivery.text()) ? maps(of, delivery.text()) : steps;
+            Map<?, ?> step = own.get(Math.min(delivery.attempt(), own.size()) - 1);
             if (step.get("fail") instanceof String text) throw new IllegalStateException(text);
             if (step.containsKey("wrong")) return Outcome.retry(Duration.ofDays(1_000_000), null);
             if (!step.containsKey("settle")) return outcome(step);

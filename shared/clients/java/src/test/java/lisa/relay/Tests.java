@@ -23,6 +23,7 @@ import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executors;
@@ -60,6 +61,7 @@ final class Tests {
         anErrorOfTheTokenFailsOnlyItsRequest();
         aBusyCommonPoolDelaysNothing();
         morePulledThanAskedForIsNoAnswer();
+        thoseBehindALostLeaseAreHandedBack();
         outcomesGoWithAPull();
         outcomesOfASettleAndPullThatFailsAreSentAgain();
         connectionErrorsNameTheAddress();
@@ -145,9 +147,9 @@ final class Tests {
 
     private static void argumentsOfWork() {
         Lisa lisa = new Lisa("http://127.0.0.1:1");
-        WorkOptions wrong = new WorkOptions().group("").concurrency(0).lease(Duration.ofSeconds(-1)).consumer("\ud83d").log(null);
+        WorkOptions wrong = new WorkOptions().group("").concurrency(0).maxPerKey(201).lease(Duration.ofSeconds(-1)).consumer("\ud83d").log(null);
         IllegalArgumentException error = fails(() -> lisa.worker("", null, wrong), "");
-        for (String name : List.of("topic", "handler", "group", "concurrency", "lease", "consumer", "log")) {
+        for (String name : List.of("topic", "handler", "group", "concurrency", "maxPerKey", "lease", "consumer", "log")) {
             if (!error.getMessage().contains(name + ": ")) throw new AssertionError(error.getMessage());
         }
         WorkOptions named = new WorkOptions().group("Billing").lease(Duration.ofMillis(999)).consumer("x".repeat(101));
@@ -329,6 +331,57 @@ final class Tests {
             same(text, "not an answer from Lisa: 2 deliveries for a pull of 1");
         }
         server.stop(0);
+    }
+
+    private static void thoseBehindALostLeaseAreHandedBack() throws Exception {
+        String ack = "{ack=true}";
+        String back = "{defer={after=0ms}}";
+        // The extension of one that waits fails, or the settlement of one that was handled.
+        same(lostBy("extend", "1", 3), Map.of("0", ack, "2", back, "3", back));
+        same(lostBy("settle", "0", 4), Map.of("0", ack, "1", ack, "2", back, "3", back));
+    }
+
+    /** Runs a worker with four messages of a key, one of which loses its lease. Returns the outcomes of the others. */
+    private static Map<String, String> lostBy(String verb, String lost, int count) throws Exception {
+        Map<String, String> settled = new ConcurrentHashMap<>();
+        AtomicInteger pulls = new AtomicInteger();
+        CountDownLatch isLost = new CountDownLatch(1);
+        CompletableFuture<Worker> worker = new CompletableFuture<>();
+        HttpServer server = serve(exchange -> {
+            String body = Json.decode(exchange.getRequestBody().readAllBytes());
+            String path = exchange.getRequestURI().getPath();
+            if (path.endsWith("/pull")) {
+                boolean isFirst = pulls.incrementAndGet() == 1;
+                if (isFirst) same(Json.read(body), Map.of("wait", "20s", "lease", "1000ms", "max", 12L, "max_per_key", 4L, "max_keys", 3L));
+                List<String> deliveries = new ArrayList<>();
+                for (int n = 0; isFirst && n < 4; n++) {
+                    deliveries.add(DELIVERY.replace("\"a\"", "\"" + n + "\"").replace("\"t\"", "\"" + n + "\",\"key\":\"k\""));
+                }
+                answer(exchange, 200, "{\"deliveries\":" + deliveries + "}");
+                return;
+            }
+            List<String> results = new ArrayList<>();
+            for (Object one : (List<?>) Json.read(body)) {
+                Map<Object, Object> outcome = new HashMap<>((Map<?, ?>) one);
+                String token = (String) outcome.remove("token");
+                if (path.endsWith("settle")) settled.put(token, outcome.toString());
+                boolean isStale = path.endsWith(verb) && token.equals(lost);
+                results.add(isStale ? "{\"error\":{\"status\":409,\"code\":\"stale\"}}" : "{\"outcome\":\"acked\"}");
+            }
+            answer(exchange, 200, results.toString());
+            if (settled.size() == count) worker.join().stop();
+        });
+        WorkOptions options = new WorkOptions().concurrency(3).maxPerKey(4).lease(Duration.ofSeconds(1)).log((text, error) -> {
+            same(text, "lease of " + lost + " was lost; another worker may have it");
+            isLost.countDown();
+        });
+        worker.complete(new Lisa(url(server)).worker("orders", delivery -> {
+            if (verb.equals("settle") == delivery.id().equals("1")) await(isLost);
+            return null;
+        }, options));
+        worker.join().run();
+        server.stop(0);
+        return settled;
     }
 
     private static void outcomesGoWithAPull() throws Exception {
