@@ -150,11 +150,21 @@ async fn nothing_is_taken_past_many_that_are_ready_a_gate_or_another_holder() {
     let relay = relay_of(&sent, limited).await;
     let first = relay.read(1).await;
     assert!(take(&relay, &first, 10, 9).await.is_empty(), "a window");
-    relay.settle(&first[0], Verdict::Ack).await;
-    assert!(
-        take(&relay, &first, 10, 9).await.is_empty(),
-        "it is settled"
-    );
+}
+
+/// It still holds its key, so the next one would overtake it.
+#[tokio::test]
+async fn nothing_is_taken_for_a_delivery_that_is_settled() {
+    let sent = ["a1", "a2"].map(|id| keyed(id, "a"));
+    let relay = relay_of(&sent, settings()).await;
+    let first = relay.read(1).await;
+    relay.settle(&first[0], retry(ms(100))).await;
+    assert!(take(&relay, &first, 10, 9).await.is_empty());
+    assert_eq!(relay.hash("holder:default").await["a"], "a1");
+    relay.step(100);
+    relay.move_due(100).await;
+    assert_eq!(read_ids(&relay).await, ["a1"]);
+    relay.assert_conserved().await;
 }
 
 #[tokio::test]
