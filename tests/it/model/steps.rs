@@ -254,18 +254,25 @@ fn what(number: u32, rng: &mut Rng, mix: &Mix) -> What {
         961..966 if mix.configures => What::Configure(rng.u64(..)),
         961..984 => What::ClockToDue { before: rng.bool() },
         984..986 => What::FlushScripts,
-        986..990 => What::AckLate(group(rng, mix), id(rng, mix)),
-        990..994 => What::Hide(group(rng, mix), id(rng, mix), hidden_for(rng)),
+        986..990 => What::AckLate(group(rng, mix), late_id(rng, mix)),
+        990..994 => What::Hide(group(rng, mix), late_id(rng, mix), hidden_for(rng)),
         _ => What::Lookup(id(rng, mix)),
     }
 }
 
 fn id(rng: &mut Rng, mix: &Mix) -> String {
-    format!(
-        "{}{}",
-        if rng.bool() { 'c' } else { 'g' },
-        rng.u32(0..mix.ids)
-    )
+    let is_own = rng.bool();
+    numbered(is_own, rng, mix)
+}
+
+/// The id of a late call, which changes nothing if a caller chose it.
+fn late_id(rng: &mut Rng, mix: &Mix) -> String {
+    let is_own = rng.u8(0..8) == 0;
+    numbered(is_own, rng, mix)
+}
+
+fn numbered(is_own: bool, rng: &mut Rng, mix: &Mix) -> String {
+    format!("{}{}", if is_own { 'c' } else { 'g' }, rng.u32(0..mix.ids))
 }
 
 /// One to many ids, none twice.

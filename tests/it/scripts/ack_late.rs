@@ -4,9 +4,9 @@ use super::stage::Asking;
 use lisa_core::broker::{LateAck, Read, Verdict};
 use lisa_core::message::PreparedMessage;
 use lisa_core::time::When;
-use lisa_core::topic::Shard;
+use lisa_core::topic::{Shard, TopicSettings};
 use lisa_tests::Relay;
-use lisa_tests::relay::{message, ms, retry};
+use lisa_tests::relay::{message, ms, retry, settings};
 
 /// A message that is due now, whose id Lisa generated.
 fn own(id: &str) -> PreparedMessage {
@@ -71,6 +71,25 @@ async fn a_message_whose_id_a_caller_chose_stays() {
     let read = relay.hold("mine").await;
     relay.settle(&read, retry(ms(500))).await;
     assert_eq!(ack_late(&relay, &read).await, LateAck::Held);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn its_room_on_the_stream_is_free() {
+    let limited = TopicSettings {
+        max_ready: Some(1),
+        ..settings()
+    };
+    let relay = Relay::with("ack_late", limited).await;
+    relay.send(&["a", "b"].map(own)).await;
+    relay.move_due(10).await;
+    let first = relay.read_one().await;
+    relay.settle(&first, retry(ms(0))).await;
+    let second = relay.read_one().await;
+    relay.settle(&second, retry(ms(0))).await;
+    relay.move_due(10).await;
+    assert_eq!(ack_late(&relay, &first).await, LateAck::Acked);
+    assert_eq!(relay.read_one().await.id, second.id);
     relay.assert_conserved().await;
 }
 

@@ -6,7 +6,7 @@ use lisa_core::message::PreparedMessage;
 use lisa_core::time::When;
 use lisa_core::topic::Shard;
 use lisa_tests::Relay;
-use lisa_tests::relay::{message, ms, retry};
+use lisa_tests::relay::{WORKER, message, ms, retry};
 
 /// A message that is due now, whose id Lisa generated.
 fn own(id: &str) -> PreparedMessage {
@@ -107,6 +107,28 @@ async fn a_message_that_somebody_else_has_or_that_is_in_garbage_stays() {
     let mine = relay.hold("mine").await;
     relay.settle(&mine, retry(ms(500))).await;
     assert_eq!(hide(&relay, &mine, 100).await, Hidden::Held);
+    relay.assert_conserved().await;
+}
+
+#[tokio::test]
+async fn its_attempts_still_count_and_its_due_time_is_the_new_one() {
+    let relay = Relay::start("hide").await;
+    let first = hold(&relay, "m").await;
+    relay.settle(&first, retry(ms(0))).await;
+    relay.move_due(10).await;
+    let second = relay.read_one().await;
+    relay.age(second.attempt.entry, WORKER, ms(1000)).await;
+    assert_eq!(relay.reclaim().await.retry, 1);
+    relay.move_due(10).await;
+    let third = relay.read_one().await;
+    let when = ms(500).into();
+    relay.settle(&third, Verdict::HandBack { when }).await;
+    assert_eq!(hide(&relay, &third, 200).await, Hidden::Hidden);
+    relay.step(200);
+    relay.move_due(10).await;
+    let again = relay.read_one().await.attempt;
+    let expected = (2, 1, relay.now());
+    assert_eq!((again.number, again.crashes, again.due), expected);
     relay.assert_conserved().await;
 }
 
