@@ -460,6 +460,7 @@ suite_of() {
     stats*) echo scripts::stats:: ;;
     "history of all"*) echo scripts::note_total:: ;;
     claim*) echo scripts::claim_topic:: ;;
+    *token*) echo scripts::change_token:: ;;
     history*) echo scripts::note_sample:: ;;
     resharding*) echo reshard:: ;;
     restoring*) echo reshard::wiped:: ;;
