@@ -31,7 +31,7 @@ fields! {
     /// an upgrade. The fields of the first version are required. The configuration file, in contrast, refuses unknown keys.
     ///
     /// The limits `max_ready`, `max_messages`, `max_bytes`, `rate` and `burst` are for the whole topic. Each shard gets its
-    /// [share](TopicSettings::per_shard).
+    /// share.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
     pub struct TopicSettings, check = rules::check {
