@@ -44,7 +44,7 @@ pub(crate) enum OperatorVerb {
     /// every 5 s, and omits a topic that no manager has counted yet. Without a manager, it counts all topics. With --topic, it
     /// counts that topic
     Top(TopArgs),
-    /// List the registered topics, show, create, change or remove one
+    /// List topics; show, create, change or remove one
     Topics {
         #[command(subcommand)]
         verb: Option<TopicsVerb>,
@@ -77,7 +77,7 @@ pub(crate) enum OperatorVerb {
         #[command(subcommand)]
         verb: Option<SchedulesVerb>,
     },
-    /// List tokens, show, create, change, rotate or remove one, or show your own
+    /// List tokens; show, create, change, rotate or remove one, or show your own
     ///
     /// Requires the scope `tokens`, except whoami
     Tokens {

@@ -246,8 +246,8 @@ impl<K: Hash + Eq, T> PartsOf<K, T> {
 }
 
 impl<T> Reading<T> {
-    /// Returns the part that the viewer reaches, of a reading that all viewers share. It is made without a call to Redis, once for all
-    /// viewers with the same limits.
+    /// Returns the part of a shared reading that the viewer reaches. It is made without a call to Redis, once for all viewers with the
+    /// same limits.
     pub(super) fn reached(
         self,
         parts: &PartsOf<Arc<Reach>, T>,

@@ -45,7 +45,7 @@ fn render(context: &Context, own: &OwnToken) -> Markup {
         .curl(context, what, "GET", "/v1/token", None)
         .cli(context, what, "lisa-manager", &["tokens", "whoami"]);
     html! {
-        @if view.is_rotating { p.banner.is-warn { (sign(Level::Warn)) span { "This token has a new secret. Change to it if you still use the previous one, which will be refused. " (previous_use(context, view)) } } }
+        @if view.is_rotating { p.banner.is-warn { (sign(Level::Warn)) span { "This token has a new secret. If you still use the previous one, switch to the new one before the rotation is finished. " (previous_use(context, view)) } } }
         section aria-labelledby="limits-title" { h2 #limits-title { "Permissions" }
             dl #limits .pairs {
                 div { dt { "token" } dd { (visible(&view.token)) } }
@@ -100,9 +100,9 @@ fn quotas(own: &OwnToken) -> Markup {
                 @for (label, limit, used) in stored {
                     (tile(label, html! { (shown(label, used)) }, html! { "of " (shown(label, limit)) (meter(used, limit, label)) }))
                 }
-                @if let Some(most) = sends_per_second { (tile("Sends", html! { (grouped(u64::from(*most))) }, html! { "at most, a second in each process" })) }
+                @if let Some(most) = sends_per_second { (tile("Sends", html! { (grouped(u64::from(*most))) }, html! { "at most, per second in each process" })) }
             }
-            p.muted { "Messages and bytes are the limits of these topics, not what they hold. Other tokens that reach the same names use these quotas, too." }
+            p.muted { "Messages and bytes are sums of the limits of the topics, not what these hold. Topics and schedules that other tokens create under the same names count, too." }
         } @else { p { "This token has no quota." } }
     }
 }

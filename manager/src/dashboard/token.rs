@@ -109,7 +109,7 @@ fn render(context: &Context, view: &TokenView) -> Markup {
 pub(super) fn previous_use(context: &Context, view: &TokenView) -> Markup {
     html! { @match &view.previous_used {
         Some(at) => { "The previous one was last used " (relative_text(at, context.now)) "." }
-        None => { "No use of the previous one since the rotation is known." }
+        None => { "No use of the previous one is known since the rotation." }
     } }
 }
 

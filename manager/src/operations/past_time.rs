@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use lisa_core::text_value;
 use lisa_core::time::{UnixMs, parse_duration};
 
-/// An instant that operators also give as a duration up to now, by the clock of the process that reads it.
+/// An instant, which operators can also specify as a duration before now, by the clock of the process that reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PastTime(pub(crate) UnixMs);
 

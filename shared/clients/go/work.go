@@ -47,8 +47,8 @@ type WorkOptions struct {
 	Group string
 	// Concurrency is the number of handlers that run at the same time. Zero means 1.
 	Concurrency int
-	// MaxPerKey is the largest number of messages with the same ordering key in a pull, at most 200. One handler after the other gets
-	// them, in order. Those behind a message that is not acknowledged are delivered again after it. Zero means 1.
+	// MaxPerKey is the largest number of messages with the same ordering key in a pull, at most 200. They are handled one after
+	// another, in order. Those behind a message that is not acknowledged are delivered again after it. Zero means 1.
 	MaxPerKey int
 	// Lease is the lease of each delivery, 1 s to 12 h. It is extended while a handler runs. If the worker is killed, the leases of
 	// its messages end after at most that time, and their attempts have failed. Zero means 1 minute.

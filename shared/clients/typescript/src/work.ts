@@ -174,7 +174,7 @@ class Worker {
     return Math.min(isSecond ? free : Math.max(Math.ceil(free / 2), FEW), free, MAX_PULL);
   }
 
-  /** Returns the options of a pull of so many runs. */
+  /** Returns the options of a pull of this many runs. */
   #optionsOf(runs: number): PullOptions & { max: number; signal: AbortSignal } {
     if (this.#maxPerKey === 1) return { ...this.#pullOptions, max: runs };
     return { ...this.#pullOptions, max: Math.min(runs * this.#maxPerKey, MAX_PULL), max_per_key: this.#maxPerKey, max_keys: runs };
@@ -238,7 +238,7 @@ class Worker {
     return results;
   }
 
-  /** Counts a pull of so many runs while it is in flight, and handles what it returns. */
+  /** Counts a pull of this many runs while it is in flight, and handles what it returns. */
   async #counted<T extends { deliveries: Delivery[] }>(runs: number, pull: (options: PullOptions) => Promise<T>): Promise<T> {
     this.#pulls += 1;
     this.#requested += runs;

@@ -26,7 +26,7 @@ const MAX_CLAIMS: usize = 1000;
 const CLAIM_LASTS: Duration = Duration::from_secs(60);
 /// The bytes of a tombstone in `max_bytes`, twice for that of a merged id, as in the send script.
 const TOMB_BYTES: u64 = 128;
-/// The tries of a call whose quota the claims of calls before it use up, or whose topic is changed at the same time.
+/// The tries of a call while claims of earlier calls use up its quota, or while its topic is being changed.
 const TRIES: u32 = 20;
 /// The pause after a try, multiplied by the number of tries so far.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -300,7 +300,7 @@ impl ByCall {
         }
     }
 
-    /// Claims limits for the topic. Returns `None` if there was no room, but may be now.
+    /// Claims limits for the topic. Returns `None` if there was no room, but a retry may find some.
     async fn claim(&self, extent: Extent) -> Result<Option<OwnClaim>, BrokerError> {
         let id = MessageId::generate();
         let call = ClaimTopic {
@@ -340,7 +340,7 @@ impl ByCall {
             return Ok(None);
         }
         let counts = |topic: &Topic| *topic != self.topic && quota.has(topic);
-        // Each of two calls at a time would otherwise refuse for the sake of the other.
+        // Otherwise, two concurrent calls could each be refused because of the other.
         claims.retain(|claim| claim.order < own.order && counts(&claim.topic));
         Ok(Some(Others {
             counted: broker.counted(counts, &registered, &claims).await?,
@@ -364,7 +364,7 @@ impl Broker {
         Ok(quota.used(&counted))
     }
 
-    /// Returns what each topic counts for which `counts` is true.
+    /// Returns the topics for which `counts` is true, with the limits that count for them.
     async fn counted(
         &self,
         counts: impl Fn(&Topic) -> bool,

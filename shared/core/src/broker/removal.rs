@@ -154,15 +154,15 @@ impl Broker {
         let name = topic.name();
         let listed = command("HEXISTS", &self.inner.registry.topics).arg(name.as_str());
         if topic.removal().is_some() && !self.ask::<bool>(listed).await? {
-            tracing::warn!(topic = %name, "a removal that had ended is back in Redis, such as after a failover; resuming it");
+            tracing::warn!(topic = %name, "a finished removal is unfinished again, for example after a failover; resuming it");
             self.register(name, topic.settings().shards, topic.epoch())
                 .await?;
         }
         Ok(())
     }
 
-    /// Removes what a failover has brought back of an earlier topic of this name, on a shard of the one that is being declared. Returns
-    /// false if the shard belongs to this one.
+    /// Removes the remains of an earlier topic of this name, which a failover has brought back, from a shard of the topic that is being
+    /// declared. Returns false if the shard belongs to the latter.
     pub(super) async fn remove_leftover(
         &self,
         topic: &Topic,

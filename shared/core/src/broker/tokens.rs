@@ -52,7 +52,7 @@ pub struct AllTokens {
 pub struct PreviousUse {
     /// The name of the token, configured or stored.
     pub token: String,
-    /// A mark of the secret, because the name may have had other previous secrets. It is a text of the caller.
+    /// A mark of the secret, chosen by the caller, because the name may have had other previous secrets.
     pub mark: String,
     /// The time.
     pub at: UnixMs,
@@ -119,8 +119,7 @@ impl Broker {
 }
 
 impl Broker {
-    /// Records uses of previous secrets. Replaces what is recorded of these tokens, possibly with a time that is earlier by as much as
-    /// reports are late.
+    /// Records uses of previous secrets. Replaces those recorded for these tokens: a late report can replace a time by an earlier one.
     ///
     /// # Errors
     /// [`BrokerError`].

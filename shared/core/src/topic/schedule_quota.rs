@@ -1,7 +1,7 @@
-//! The quota of a client: the most schedules whose names it reaches.
+//! The quota of a client: the largest number of schedules whose names it reaches.
 //!
-//! Names decide, and not topics: a script can count the names that match a pattern, and it would have to read each definition for its
-//! topic.
+//! Schedules count by their names, not by their topics: a script can count the names that match a pattern, but would have to read each
+//! definition to learn its topic.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::topic::NamePattern;
 /// The largest number of schedules that are stored.
 pub const MAX_SCHEDULES: usize = 100_000;
 
-/// The most schedules that a client whose names are limited may have stored.
+/// The largest number of stored schedules for a client whose names are limited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduleQuota {
     /// The names that count, sorted, without patterns that others cover: no name matches two of them.
@@ -21,7 +21,7 @@ pub struct ScheduleQuota {
     max_schedules: u32,
 }
 
-/// There are as many schedules as the quota allows.
+/// The error that no schedule is left of the quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverScheduleQuota {
     /// The quota.

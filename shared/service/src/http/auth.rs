@@ -182,7 +182,7 @@ impl TokenSet {
         self.check_of(presented, Some(scope))
     }
 
-    /// Does the same as [`TokenSet::check`]; `None` is any scope.
+    /// Does the same as [`TokenSet::check`]; with `None`, accepts any scope.
     fn check_of(&self, presented: &str, scope: Option<Scope>) -> Result<Arc<Token>, Denied> {
         let token = match self.known(presented) {
             None if !self.are_read() => return Err(Denied::Unread),

@@ -234,7 +234,7 @@ pub fn topic_quota() -> Option<Arc<TopicQuota>> {
         .unwrap_or_default()
 }
 
-/// Returns the limit of the schedules that that client may create, if there is one.
+/// Returns the quota of schedules of that client, if there is one.
 #[must_use]
 pub fn schedule_quota() -> Option<Arc<ScheduleQuota>> {
     ADMITTED

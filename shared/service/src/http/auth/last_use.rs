@@ -29,7 +29,7 @@ impl LastUse {
     }
 }
 
-/// All are equal: what was used is no part of what a token is.
+/// Treats all as equal: the uses of a token are no part of its definition.
 impl PartialEq for LastUse {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -38,7 +38,7 @@ impl PartialEq for LastUse {
 
 impl Eq for LastUse {}
 
-/// Returns a mark of a secret, by its hash. Neither can be found from the mark.
+/// Returns a mark of a secret, derived from its hash. The mark reveals neither.
 pub(super) fn mark(sha256: &[u8; 32]) -> String {
     let hash: [u8; 32] = Sha256::digest(sha256).into();
     hash.iter()
@@ -57,7 +57,7 @@ impl TokenSet {
     /// command if there were any. Returns true if so.
     ///
     /// # Errors
-    /// [`BrokerError`]. The next report has them.
+    /// [`BrokerError`]. The next report includes these uses.
     pub async fn report_previous_uses(&self, broker: &Broker) -> Result<bool, BrokerError> {
         let stored = self.stored.known();
         let all = self.configured.iter().chain(stored.by_name.values());
@@ -102,7 +102,7 @@ mod tests {
         for (presented, scope, expected) in [
             ("new", Scope::Send, false),
             ("other", Scope::Send, false),
-            // It is used, although not for what it may do.
+            // The secret is used, although the token lacks the scope.
             ("old", Scope::Read, true),
         ] {
             let _ = set.check(presented, scope);

@@ -255,7 +255,7 @@ impl Token {
         }
     }
 
-    /// Returns a mark of the previous text, if there is one: with a use of it, the mark tells it from earlier texts.
+    /// Returns a mark of the previous text, if there is one. It distinguishes uses of this text from those of earlier ones.
     #[must_use]
     pub fn previous_mark(&self) -> Option<String> {
         self.previous_sha256.as_ref().map(last_use::mark)
@@ -265,7 +265,7 @@ impl Token {
         &self.last_use
     }
 
-    /// Continues with what a token of the same name has used, as far as it is about the same quota and the same previous text.
+    /// Takes over what a token of the same name has used: of its quota, and of its previous text, each only if it is the same.
     #[must_use]
     pub(super) fn continuing(self, before: Option<&Self>) -> Self {
         let Some(before) = before else {
