@@ -238,6 +238,38 @@ async fn a_removal_whose_end_a_failover_has_lost_ends_when_the_topic_is_created_
     test.send("new", HOUR).await;
 }
 
+/// The other process has changed the settings, and has stopped before the other shards have followed.
+#[tokio::test]
+async fn a_shard_that_has_missed_a_change_keeps_its_messages_while_the_topic_is_drained() {
+    let test = Removing::start().await;
+    let relay = &test.relay;
+    let sent = test.send("kept", HOUR).await;
+    let mut newer = cmd("HINCRBY");
+    newer.arg(relay.key("conf")).arg("version").arg(1000);
+    let _: u64 = relay.command(&newer).await;
+    let mut marked = cmd("HSET");
+    let second = relay.key("conf").replace("{t:0}", "{t:1}");
+    marked.arg(second).arg("removed").arg("drain");
+    let _: u64 = relay.command(&marked).await;
+    marked = cmd("HSET");
+    marked.arg(relay.key("conf")).arg("removed").arg("drain");
+    // The declaration has read the first shard before it was marked.
+    let declare = async || {
+        let declared = relay.broker();
+        declared
+            .declare(test.name(), &of_shards(3), Declare::Create)
+            .await
+    };
+    let _: u64 = relay.command(&marked).await;
+    assert_eq!(
+        declare().await.unwrap_err().to_string(),
+        "topic t is being removed"
+    );
+    let topic = relay.broker().topic(test.name()).await.unwrap();
+    let stats = relay.broker().stats(&topic).await.unwrap();
+    assert_eq!(stats.stored, sent.len() as u64);
+}
+
 #[tokio::test]
 async fn a_process_that_knows_a_removed_topic_does_not_declare_it_as_lost() {
     let test = Removing::start().await;

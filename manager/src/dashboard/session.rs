@@ -225,10 +225,12 @@ impl Sessions {
         let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
         let mut hashes = token.hashes();
         let hash = hashes.find(|hash| self.mac(hash, text).verify_slice(&signature).is_ok())?;
+        if now.since(issued) > IDLE || now.since(begun) > LONGEST {
+            return None;
+        }
         token.note_use(hash);
-        let is_over = now.since(issued) > IDLE || now.since(begun) > LONGEST;
         let has_aged = now.since(issued) > RENEW_AFTER;
-        (!is_over).then(|| Session {
+        Some(Session {
             viewer: Viewer::Session(token.clone()),
             id: SessionId {
                 token: token.name().to_owned(),

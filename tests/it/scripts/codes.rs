@@ -137,7 +137,9 @@ async fn kept(busy: &Busy) -> Kept {
     let hash = |what| snapshot.hash(&stage.short_key(0, what));
     let mut hashes = ["payload", "meta", "stats", "conf"].map(hash);
     // The time at which the topic was declared.
-    hashes[3].remove(b"version".as_slice());
+    for field in ["created", "version"] {
+        hashes[3].remove(field.as_bytes());
+    }
     (stage.places_in(&snapshot), hashes)
 }
 

@@ -269,10 +269,22 @@ impl ByCall {
         if before == Some(after) {
             return Ok(Some(None));
         }
+        let grows = quota.grows(before, after);
+        let topic = self.topic.clone();
+        let over_quota = |over| BrokerError::OverQuota { topic, over };
+        if grows {
+            // A call that cannot succeed claims nothing, so that it disturbs no others.
+            let listed = self.broker.registered().await?;
+            let counts = |topic: &Topic| *topic != self.topic && quota.has(topic);
+            let listed = self.broker.counted(counts, &listed, &[]).await?;
+            if let Err(over) = quota.check(before, after, &listed) {
+                return Err(over_quota(over));
+            }
+        }
         let Some(claim) = self.claim(larger).await? else {
             return Ok(None);
         };
-        if !quota.grows(before, after) {
+        if !grows {
             return Ok(Some(Some(claim)));
         }
         let checked = match self.others(quota, &claim).await {
@@ -280,10 +292,7 @@ impl ByCall {
                 Ok(()) => return Ok(Some(Some(claim))),
                 // A call before this one may still fail.
                 Err(_) if others.has_claims && !is_last => Ok(None),
-                Err(over) => Err(BrokerError::OverQuota {
-                    topic: self.topic.clone(),
-                    over,
-                }),
+                Err(over) => Err(over_quota(over)),
             },
             Ok(None) => Ok(None),
             Err(error) => Err(error),

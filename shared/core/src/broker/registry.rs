@@ -64,6 +64,7 @@ impl Broker {
             topic,
             shards,
             epoch,
+            if_missing: false,
         };
         self.run_on_registry(&call).await?;
         Ok(())

@@ -4,12 +4,15 @@
 //! managers then remove the other shards, the first one last. It leaves a record for [`REMEMBERED_FOR`], from which every process that
 //! still knows the topic learns that it was removed, and was not lost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::keys::ShardKeys;
-use crate::scripts::{self, Call, Removal, RemovalBegun, RemoveShard, RemoveTopic, Unregister};
+use crate::scripts::{
+    self, Call, Register, Removal, RemovalBegun, RemoveShard, RemoveTopic, Unregister,
+};
 use crate::topic::{Shard, Topic};
 
 /// The time for which a removal is remembered. Longer than a process that still knows the topic stays without Redis.
@@ -155,8 +158,13 @@ impl Broker {
         let listed = command("HEXISTS", &self.inner.registry.topics).arg(name.as_str());
         if topic.removal().is_some() && !self.ask::<bool>(listed).await? {
             tracing::warn!(topic = %name, "a finished removal is unfinished again, for example after a failover; resuming it");
-            self.register(name, topic.settings().shards, topic.epoch())
-                .await?;
+            let call = Register {
+                topic: name,
+                shards: topic.settings().shards,
+                epoch: topic.epoch(),
+                if_missing: true,
+            };
+            self.run_on_registry(&call).await?;
         }
         Ok(())
     }
@@ -172,6 +180,14 @@ impl Broker {
         let Some(version) = new.version else {
             return Ok(false);
         };
+        // A removal of the present topic marks its first shard before the others, and a shard may have missed a change of its settings.
+        let present = self.load(topic).await?;
+        let is_current = |present: &Arc<TopicHandle>| {
+            present.removal().is_none() && present.life.version == version
+        };
+        if !present.as_ref().is_some_and(is_current) {
+            return Ok(false);
+        }
         let conf = ShardKeys::new(&self.inner.namespace, topic, shard, &[]).conf;
         let groups: Option<String> = self.ask(command("HGET", &conf).arg("groups")).await?;
         let groups = self.groups_in(topic, &groups.unwrap_or_default())?;

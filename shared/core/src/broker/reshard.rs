@@ -86,8 +86,13 @@ impl Opening<'_> {
             text: &text,
             version: Some(self.version),
         };
-        for keys in self.shards() {
-            let declared = self.broker.run(&keys, &call).await?;
+        for (keys, shard) in self.shards().zip(self.old.end..) {
+            let mut declared = self.broker.run(&keys, &call).await?;
+            if matches!(declared, Ok(DeclareReply::Removed { is_over: false })) {
+                let shard = Shard::new(shard);
+                self.broker.remove_leftover(name, shard, &call).await?;
+                declared = self.broker.run(&keys, &call).await?;
+            }
             if !matches!(declared, Ok(DeclareReply::Declared(_))) {
                 return Err(BrokerError::Changing(name.clone()));
             }

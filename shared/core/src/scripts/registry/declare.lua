@@ -122,7 +122,8 @@ redis.call('HSET', CONF, 'layout', LAYOUT, 'epoch', epoch, 'version', whole(vers
 if needs_general then
   redis.call('HSET', CONF, 'features', 1)
 end
-if outcome == 'created' and created == 0 then
+-- The others get it from the first shard, if at all.
+if outcome == 'created' and created == 0 and ARGV[7] == '' then
   created = version
   redis.call('HSET', CONF, 'created', whole(created))
 end

@@ -8,6 +8,8 @@ pub(crate) struct Register<'a> {
     pub(crate) topic: &'a Topic,
     pub(crate) shards: u16,
     pub(crate) epoch: u64,
+    /// True to keep an entry that is there.
+    pub(crate) if_missing: bool,
 }
 
 operation! {
@@ -15,6 +17,7 @@ operation! {
     args {
         topic: args.text(call.topic.as_str()),
         entry: args.number(format_args!("{} {}", call.shards, call.epoch)),
+        if_missing: args.flag(call.if_missing),
     }
     /// The registry's version.
     reply u64 { "registered" | "same" => reply.number() }
