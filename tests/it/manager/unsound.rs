@@ -68,8 +68,9 @@ impl Ward {
         get.arg(format!("lisa:v1:{{t:{shard}}}:conf"));
         let mut connection = self.server.connection().await;
         let mut conf: BTreeMap<String, String> = get.query_async(&mut connection).await.unwrap();
-        conf.remove("epoch");
-        conf.remove("version");
+        for changed in ["created", "epoch", "version"] {
+            conf.remove(changed);
+        }
         conf
     }
 

