@@ -199,7 +199,7 @@ keys! {
         ended_sessions,
         /// The tokens that were created by call, without their texts.
         tokens,
-        /// The last uses of previous texts of tokens.
+        /// The last uses of previous secrets of tokens.
         previous_uses,
         /// The reports of running processes.
         workers,

@@ -116,9 +116,7 @@ impl Broker {
         };
         self.run_on_registry(&change).await
     }
-}
 
-impl Broker {
     /// Records uses of previous secrets. Replaces those recorded for these tokens: a late report can replace a time by an earlier one.
     ///
     /// # Errors
