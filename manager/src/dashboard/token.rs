@@ -6,7 +6,6 @@ use axum::extract::{Path, State as With};
 use axum::response::{IntoResponse, Response};
 use lisa_core::fields::plain;
 use lisa_core::names::TokenName;
-use lisa_core::topic::ScheduleQuota;
 use lisa_service::http::ProblemCode;
 use lisa_service::http::auth::Scope;
 use maud::{Markup, html};
@@ -87,7 +86,7 @@ fn render(context: &Context, view: &TokenView) -> Markup {
         section aria-labelledby="definition-title" { h2 #definition-title { "Permissions" }
             dl #definition .pairs data-live {
                 @for (name, text) in texts(view) { div { dt { (name.replace('_', " ")) } dd { (visible(&text)) } } }
-                @if view.max_schedules == Some(ScheduleQuota::DEFAULT) { div { dt { "max schedules" } dd { (ScheduleQuota::DEFAULT) ", the default" } } }
+                @for (name, most) in view.default_quotas() { div { dt { (name.replace('_', " ")) } dd { (most) ", the default" } } }
                 @if view.topics.is_none() && view.groups.is_none() && view.schedules.is_none() { div { dt { "reaches" } dd { "everything" } } }
             }
         }

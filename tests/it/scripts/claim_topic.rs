@@ -206,6 +206,34 @@ async fn a_claim_counts_until_it_is_old_and_a_topic_that_was_left_unlisted_is_li
     assert_eq!((listed, claims(&relay).await), (1, 0));
 }
 
+/// Sets the keys of which the server lets this process read.
+async fn allow(relay: &Relay, keys: &[&str]) {
+    let mut allow = cmd("ACL");
+    allow.arg("SETUSER").arg("default").arg("resetkeys");
+    for pattern in keys {
+        allow.arg(format!("~{pattern}"));
+    }
+    relay.command::<()>(&allow).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_claim_of_a_topic_that_cannot_be_read_counts_and_disturbs_no_call() {
+    let relay = Relay::start("claims").await;
+    let quota = quota(3, 100);
+    write_claim(&relay, 1, "shop-x 60 -").await;
+    allow(&relay, &["*:{registry}:*", "*:{shop-a:*"]).await;
+    let declared = declare(&relay, "shop-a", &limited(40), quota.clone()).await;
+    assert_eq!((declared.unwrap(), claims(&relay).await), (Some(40), 1));
+    let over = declare(&relay, "shop-a", &limited(41), quota.clone()).await;
+    assert!(
+        matches!(over, Err(BrokerError::OverQuota { .. })),
+        "{over:?}"
+    );
+    allow(&relay, &["*"]).await;
+    let declared = declare(&relay, "shop-a", &limited(41), quota.clone()).await;
+    assert_eq!((declared.unwrap(), claims(&relay).await), (Some(41), 0));
+}
+
 /// The topic is declared all the same, and its claim ends.
 // One thread: the call cannot end before it is dropped.
 #[tokio::test]

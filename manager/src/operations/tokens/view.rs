@@ -3,7 +3,7 @@
 use lisa_core::fields::{Describer, Description};
 use lisa_core::names::TokenName;
 use lisa_core::openapi;
-use lisa_core::topic::{NamePattern, ScheduleQuota, Size};
+use lisa_core::topic::{NamePattern, ScheduleQuota, Size, TopicQuota};
 use lisa_service::http::auth::{NewToken, Scope, Token, TokenRecord};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -161,10 +161,22 @@ impl TokenView {
         let described = described();
         fields.retain(|name, _| described.iter().any(|field| field.name == name));
         // A token without limits has none.
-        if self.max_schedules == Some(ScheduleQuota::DEFAULT) {
-            fields.remove("max_schedules");
+        for (name, _) in self.default_quotas() {
+            fields.remove(name);
         }
         fields
+    }
+
+    /// Returns the names and values of the quotas that it has by default.
+    pub(crate) fn default_quotas(&self) -> impl Iterator<Item = (&'static str, u32)> {
+        let has_sum = self.max_messages.is_some() || self.max_bytes.is_some();
+        let max_topics =
+            { self.max_topics }.filter(|most| *most == TopicQuota::DEFAULT && !has_sum);
+        let max_schedules = { self.max_schedules }.filter(|most| *most == ScheduleQuota::DEFAULT);
+        let quotas = [("max_topics", max_topics), ("max_schedules", max_schedules)];
+        quotas
+            .into_iter()
+            .filter_map(|(name, most)| Some((name, most?)))
     }
 
     /// Returns its state as a word: `expired` or `rotating`; empty otherwise.

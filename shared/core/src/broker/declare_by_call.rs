@@ -146,14 +146,15 @@ impl Broker {
         self.ask::<u64>(drop).await.map(|_| ())
     }
 
-    /// Drops the claims of processes that have stopped. A topic that one of them has declared is listed. Returns true if there were any.
+    /// Drops the claims of processes that have stopped. A topic that one of them has declared is listed. One that cannot be read now keeps
+    /// its claim, so that a server that is down delays no calls for other topics. Returns true if any were dropped.
     async fn end_old_claims(
         &self,
         claims: &[Claim],
         registered: &BTreeMap<Topic, Entry>,
     ) -> Result<bool, BrokerError> {
         let since = self.claims_count_since();
-        let mut had_any = false;
+        let mut dropped_any = false;
         for claim in claims.iter().filter(|claim| claim.at_ms < since) {
             let topic = &claim.topic;
             match self.load_within_reach(topic).await {
@@ -165,13 +166,17 @@ impl Broker {
                     }
                 }
                 Ok(None) | Err(BrokerError::UnknownTopic(_)) => {}
-                Err(error) if error.is_of_one_topic() => self.cannot_read(topic.as_str(), &error),
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.cannot_read(topic.as_str(), &error);
+                    if !error.is_of_one_topic() {
+                        continue;
+                    }
+                }
             }
             self.drop_claim(&claim.id).await?;
-            had_any = true;
+            dropped_any = true;
         }
-        Ok(had_any)
+        Ok(dropped_any)
     }
 }
 
@@ -274,10 +279,11 @@ impl ByCall {
         let over_quota = |over| BrokerError::OverQuota { topic, over };
         if grows {
             // A call that cannot succeed claims nothing, so that it disturbs no others.
-            let listed = self.broker.registered().await?;
-            let counts = |topic: &Topic| *topic != self.topic && quota.has(topic);
-            let listed = self.broker.counted(counts, &listed, &[]).await?;
-            if let Err(over) = quota.check(before, after, &listed) {
+            let registered = self.broker.registered().await?;
+            let listed = self
+                .broker
+                .counted(quota, Some(&self.topic), &registered, &[]);
+            if let Err(over) = quota.check(before, after, &listed.await?) {
                 return Err(over_quota(over));
             }
         }
@@ -327,8 +333,8 @@ impl ByCall {
         // Some may be of processes that have stopped.
         let registered = self.broker.registered().await?;
         let claims = self.broker.topic_claims().await?;
-        let had_any = self.broker.end_old_claims(&claims, &registered).await?;
-        match full && !had_any {
+        let dropped_any = self.broker.end_old_claims(&claims, &registered).await?;
+        match full && !dropped_any {
             true => Err(BrokerError::TooManyTopics(self.topic.clone())),
             false => Ok(None),
         }
@@ -348,11 +354,13 @@ impl ByCall {
         if broker.end_old_claims(&claims, &registered).await? {
             return Ok(None);
         }
-        let counts = |topic: &Topic| *topic != self.topic && quota.has(topic);
         // Otherwise, two concurrent calls could each be refused because of the other.
-        claims.retain(|claim| claim.order < own.order && counts(&claim.topic));
+        claims.retain(|claim| {
+            claim.order < own.order && claim.topic != self.topic && quota.has(&claim.topic)
+        });
+        let counted = broker.counted(quota, Some(&self.topic), &registered, &claims);
         Ok(Some(Others {
-            counted: broker.counted(counts, &registered, &claims).await?,
+            counted: counted.await?,
             has_claims: !claims.is_empty(),
         }))
     }
@@ -368,21 +376,25 @@ impl Broker {
         let registered = self.registered().await?;
         let since = self.claims_count_since();
         claims.retain(|claim| claim.at_ms >= since);
-        let counts = |topic: &Topic| quota.has(topic);
-        let counted = self.counted(counts, &registered, &claims).await?;
+        let counted = self.counted(quota, None, &registered, &claims).await?;
         Ok(quota.used(&counted))
     }
 
-    /// Returns the topics for which `counts` is true, with the limits that count for them.
+    /// Returns what each topic but one counts against a quota.
     async fn counted(
         &self,
-        counts: impl Fn(&Topic) -> bool,
+        quota: &TopicQuota,
+        but: Option<&Topic>,
         registered: &BTreeMap<Topic, Entry>,
         claims: &[Claim],
     ) -> Result<Vec<Counted>, BrokerError> {
+        let counts = |topic: &Topic| but != Some(topic) && quota.has(topic);
         let reads = registered.iter().filter(|(topic, _)| counts(topic));
         let reads: Vec<_> = reads
             .map(|(topic, entry)| async move {
+                if !quota.has_sum() {
+                    return (topic, Ok(Some(Extent::default().into())));
+                }
                 let known = self.known(topic);
                 let known = known.filter(|known| known.epoch() == entry.epoch);
                 (topic, self.counted_of(topic, known).await)

@@ -127,21 +127,24 @@ impl fmt::Display for OverQuota {
     }
 }
 
+const MAX_TOPICS_FIELD: &str = "max_topics";
 const MAX_MESSAGES: &str = "max_messages";
 const MAX_BYTES: &str = "max_bytes";
 
 impl TopicQuota {
-    /// Reads the fields of the quota of a token that reaches these topics; `None` if it has none.
+    /// The number of topics of a token with limited topics that sets none: a tenth of all topics.
+    pub const DEFAULT: u32 = 1000;
+
+    /// Reads the fields of the quota of a token that reaches these topics; `None` if it reaches all.
     pub fn read(from: &mut impl TableReader, topics: Option<&[NamePattern]>) -> Option<Self> {
-        const MAX_TOPICS_FIELD: &str = "max_topics";
         let max_topics = Field::new(
             MAX_TOPICS_FIELD,
             None,
             "The largest number of topics that the token reaches: at this number, it cannot create another one. Requires `topics`. By \
-             default, any number.",
+             default 1,000 with them, and otherwise any number.",
         );
         let most = u32::try_from(MAX_TOPICS).unwrap_or(u32::MAX);
-        let max_topics: Option<u32> = from.read(max_topics, within(1..=most));
+        let max_topics: Option<u32> = from.read(max_topics, within(0..=most));
         let max_messages = Field::new(
             MAX_MESSAGES,
             None,
@@ -173,17 +176,30 @@ impl TopicQuota {
         }
         Some(Self {
             topics: topics?.to_vec(),
-            max_topics: max_topics?,
+            max_topics: max_topics.unwrap_or(Self::DEFAULT),
             max_messages,
             max_bytes,
         })
     }
 
-    /// Returns the quota as fields from which it can be read, without the topics.
+    /// Returns true if this is the quota of a token that sets none.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.max_topics == Self::DEFAULT && !self.has_sum()
+    }
+
+    /// Returns true if a sum is bounded, and not only the number of topics.
+    #[must_use]
+    pub fn has_sum(&self) -> bool {
+        self.max_messages.is_some() || self.max_bytes.is_some()
+    }
+
+    /// Returns the quota as fields from which it can be read, without the topics, and without values if it is the default.
     #[must_use]
     pub fn fields(&self) -> [(&'static str, Option<Json>); 3] {
+        let max_topics = Some(self.max_topics).filter(|_| !self.is_default());
         [
-            ("max_topics", Some(self.max_topics.into())),
+            (MAX_TOPICS_FIELD, max_topics.map(Json::from)),
             (MAX_MESSAGES, self.max_messages.map(Json::from)),
             (MAX_BYTES, self.max_bytes.map(|it| it.show())),
         ]
@@ -423,18 +439,23 @@ mod tests {
         };
         assert_eq!(quota.used(&topics), used);
         assert_eq!(read(&json!({}), None), Ok(None));
-        assert_eq!(read(&json!({}), Some("a")), Ok(None));
+        let default = read(&json!({}), Some("a")).unwrap().unwrap();
+        assert_eq!((default.max_topics, default.has_sum()), (1000, false));
+        assert!(default.fields().iter().all(|(_, value)| value.is_none()));
+        // A quota of messages needs the number of their topics.
+        let body = json!({ "max_topics": 1000, "max_messages": 5000 });
+        let quota = read(&body, Some("a")).unwrap().unwrap();
+        assert_eq!(quota.fields()[0], ("max_topics", Some(json!(1000))));
         for (body, topics, problem) in [
             (
                 json!({ "max_topics": 1 }),
                 None,
                 "max_topics = 1: requires topics",
             ),
-            (json!({ "max_topics": 0 }), Some("a"), "must be 1 to 10000"),
             (
                 json!({ "max_topics": 10_001 }),
                 Some("a"),
-                "must be 1 to 10000",
+                "must be 0 to 10000",
             ),
             (
                 json!({ "max_messages": 5 }),
@@ -531,6 +552,17 @@ mod tests {
         assert_eq!(unlimited.at_least(7, 9), unlimited);
         let huge = check(&quota, None, messages(u64::MAX), &[messages(u64::MAX)]);
         assert!(huge.is_err());
+    }
+
+    #[test]
+    fn a_token_without_topics_of_its_own_creates_none() {
+        let body = json!({ "max_topics": 0 });
+        let quota = read(&body, Some("a-*")).unwrap().unwrap();
+        let over = check(&quota, None, Extent::default(), &[]).unwrap_err();
+        let why = "the token's quota max_topics is 0, and it reaches 0 topics already; nothing was changed";
+        assert_eq!(over.to_string(), why);
+        let there = Some(Extent::default());
+        assert_eq!(check(&quota, there, messages(5), &[]), Ok(()));
     }
 
     #[test]
