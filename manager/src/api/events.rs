@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use crate::operations::past_time::PastTime;
 use axum::Json;
 use axum::extract::{Path, State as With};
 use lisa_core::broker::{EventCursor, TailOptions, TailStart};
 use lisa_core::fields;
-use lisa_core::time::UnixMs;
 use lisa_service::http::{Problem, Query, TopicPath, ends_with_client};
 use tokio::time::{Instant, sleep};
 
@@ -26,7 +26,7 @@ fields! {
         /// True to omit messages that become ready.
         failures: bool = false;
         /// Without a cursor: start with the kept failures at or after this time.
-        since: Option<UnixMs> = None;
+        since: Option<PastTime> = None;
         /// `next` of the previous response, with the same other parameters. Up to 6,000 bytes.
         cursor: Option<EventCursor> = None;
         /// The longest time to wait for an event.
@@ -60,7 +60,9 @@ pub(super) async fn list(
         let options = TailOptions {
             group: group.transpose()?.cloned(),
             ready: !query.failures,
-            start: query.since.map_or(TailStart::Now, TailStart::Since),
+            start: query
+                .since
+                .map_or(TailStart::Now, |since| TailStart::Since(since.0)),
         };
         // Not after reads that are then in vain.
         if options.streams(&topic) * SHORTEST > MAX_CURSOR {

@@ -1,10 +1,10 @@
 //! Lists the newest failed attempts of a topic.
 
+use crate::operations::past_time::PastTime;
 use axum::Json;
 use axum::extract::{Path, State as With};
 use lisa_core::broker::{FAILURES_KEPT, Failure, FailureCursor, FailureFilter};
 use lisa_core::fields;
-use lisa_core::time::UnixMs;
 use lisa_service::http::{Problem, Query, TopicPath};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -17,7 +17,7 @@ fields! {
         /// Only failures of this group.
         group: Option<String> = None;
         /// Only failures at or after this time.
-        since: Option<UnixMs> = None;
+        since: Option<PastTime> = None;
         /// Failures per page.
         limit: usize = 100, in 1..=FAILURES_KEPT;
         /// `next` of the previous page, with the same other parameters.
@@ -46,7 +46,7 @@ pub(super) async fn list(
     let group = query.group.as_deref().map(|name| Api::group(&topic, name));
     let filter = FailureFilter {
         group: group.transpose()?,
-        since: query.since,
+        since: query.since.map(|since| since.0),
     };
     let found = api
         .broker

@@ -6,7 +6,6 @@ use axum::extract::{Path, State as With};
 use axum::http::{HeaderMap, StatusCode};
 use lisa_core::broker::MAX_DEFINITION;
 use lisa_core::fields;
-use lisa_core::time::UnixMs;
 use lisa_core::topic::ScheduleName;
 use lisa_service::http::body::read_limited;
 use lisa_service::http::{Problem, Query, SchedulePath, read_fields, read_object};
@@ -14,6 +13,7 @@ use lisa_service::recurring::RecurringMessage;
 
 use super::precondition::{self, Tag};
 use super::{Api, invalid};
+use crate::operations::past_time::PastTime;
 use crate::operations::schedules::{
     Backfilled, NewSchedule, ScheduleDetails, ScheduleList, SchedulePaused, ScheduleRun, Schedules,
 };
@@ -172,9 +172,9 @@ fields! {
     #[derive(Clone, Debug)]
     pub(super) struct BackfillPeriod, schema = "BackfillPeriod", required = from {
         /// The first time.
-        from: Option<UnixMs> = None;
+        from: Option<PastTime> = None;
         /// The end of the period, exclusive. Default: now.
-        to: Option<UnixMs> = None;
+        to: Option<PastTime> = None;
     }
 }
 
@@ -197,7 +197,8 @@ pub(super) async fn backfill(
     let action = api.action("backfill_schedule");
     let sender = &api.stored_schedules.sender;
     let name = name(&path)?;
-    let backfill = schedules(&api).backfill(sender, &name, from, period.to, action);
+    let to = period.to.map(|to| to.0);
+    let backfill = schedules(&api).backfill(sender, &name, from.0, to, action);
     backfill.await.map(Json)
 }
 

@@ -173,9 +173,10 @@ pub(crate) struct TailArgs {
     /// Leave out messages that become ready
     #[arg(long)]
     pub(crate) failures: bool,
-    /// Print the kept failures of this time first. Each shard keeps about the newest 1000
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    pub(crate) since: Option<Duration>,
+    /// Print the kept failures at or after this time first, such as 2026-11-21T09:30:00Z, or 24h for those of the last 24 hours. Each
+    /// shard keeps about the newest 1000
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<PastTime>,
 }
 
 #[derive(Debug, Args)]

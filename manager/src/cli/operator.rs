@@ -3,7 +3,6 @@
 use clap::Subcommand;
 use lisa_core::broker::Removal;
 use lisa_core::names::TokenName;
-use lisa_core::time::UnixMs;
 use lisa_core::topic::{Group, ScheduleName, Topic};
 use lisa_service::cli::{Format, Output};
 
@@ -16,6 +15,7 @@ use super::commands;
 use super::error::CliError;
 use super::setting::Setting;
 use crate::operations::garbage;
+use crate::operations::past_time::PastTime;
 use crate::operations::tokens::RotationStep;
 
 /// A verb that asks a manager, or the same routes in this process.
@@ -214,12 +214,12 @@ pub(crate) enum SchedulesVerb {
     Backfill {
         /// Schedule
         schedule: ScheduleName,
-        /// First time, RFC 3339
-        #[arg(long)]
-        from: UnixMs,
+        /// First time, such as 2026-11-21T09:30:00Z, or 24h for the last 24 hours
+        #[arg(long, value_name = "TIME")]
+        from: PastTime,
         /// End of the period, exclusive [default: now]
-        #[arg(long)]
-        to: Option<UnixMs>,
+        #[arg(long, value_name = "TIME")]
+        to: Option<PastTime>,
     },
 }
 

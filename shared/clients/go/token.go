@@ -31,11 +31,10 @@ const (
 	CancelRotation RotationStep = "cancel"
 )
 
-// PutToken creates a token, or replaces its permissions: "scopes", and optionally "topics", "groups", "schedules", "expires",
-// "sends_per_second", "max_topics", "max_messages", "max_bytes", "max_schedules" and "sha256". The manager generates the Secret of a
-// new token, unless there is a "sha256", and only this call returns it. A failed call is not repeated, because a repeat would not return
-// the secret: rotate the token then. The manager answers it, and it needs the scope "tokens". The error is a [Problem] with the code "declared_in_file" if the configuration of the manager
-// declares the token.
+// PutToken creates a token, or replaces its permissions. Its fields are those of "PUT /v1/tokens/{token}". The manager generates the
+// Secret of a new token, unless there is a "sha256", and only this call returns it. A failed call is not repeated, because a repeat would
+// not return the secret: rotate the token then. The manager answers it, and it needs the scope "tokens". The error is a [Problem] with
+// the code "declared_in_file" if the configuration of the manager declares the token.
 func (c *Client) PutToken(ctx context.Context, token string, definition map[string]any) (ChangedToken, error) {
 	b := newBody()
 	for name, value := range definition {

@@ -131,8 +131,7 @@ fn meaning_of(field: &Description) -> String {
     match (field.kind, field.allowed.as_str()) {
         // The pattern of a name says nothing to people; words are in the schema.
         (_, "") => {}
-        ("time", _) => text += " An RFC 3339 time.",
-        ("duration" | "integer", allowed) => text += &format!(" Allowed: {allowed}."),
+        ("time" | "duration" | "integer", allowed) => text += &format!(" Allowed: {allowed}."),
         _ => {}
     }
     if let Some(default) = value(field).get("default") {

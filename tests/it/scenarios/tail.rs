@@ -53,7 +53,7 @@ async fn failures_are_printed_as_they_happen_and_listed_afterwards() {
     assert_eq!(ids(&page), ["third", "second"]);
     let cursor = page["next"].as_str().expect("a cursor");
     let rest = api
-        .get_json(&format!("{path}?limit=2&cursor={cursor}"))
+        .get_json(&format!("{path}?limit=2&since=24h&cursor={cursor}"))
         .await;
     assert_eq!(
         (ids(&rest), &rest["next"]),

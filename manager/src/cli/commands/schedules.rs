@@ -1,7 +1,6 @@
 //! `schedules`: lists schedules (recurring messages), shows, creates, changes, removes, pauses and runs one.
 
 use lisa_core::fields::{Describer, Description};
-use lisa_core::time::UnixMs;
 use lisa_core::topic::ScheduleName;
 use lisa_service::cli::{Output, Rows, remark};
 use lisa_service::http::auth::Scope;
@@ -13,6 +12,7 @@ use super::{counted, print};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::setting::{Setting, set_all};
+use crate::operations::past_time::PastTime;
 use crate::operations::schedules::{
     Backfilled, ScheduleDetails, ScheduleList, SchedulePaused, ScheduleRun,
 };
@@ -215,8 +215,8 @@ pub(crate) async fn run(
 pub(crate) async fn backfill(
     client: &Client,
     name: &ScheduleName,
-    from: UnixMs,
-    to: Option<UnixMs>,
+    from: PastTime,
+    to: Option<PastTime>,
     output: &Output,
 ) -> Result<(), CliError> {
     let mut from = Some(from.to_string());

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
@@ -11,7 +11,7 @@ use futures_util::{FutureExt, StreamExt};
 use lisa_core::broker::{
     Broker, BrokerError, Event, ShardTail, TailOptions, TailStart, TopicHandle, unless_gone,
 };
-use lisa_core::time::{UnixMs, format_duration, millis};
+use lisa_core::time::{UnixMs, format_duration};
 use lisa_service::cli::{escape_lines, json_lines, remark};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
@@ -63,10 +63,7 @@ async fn read(broker: &Broker, args: &TailArgs) -> Result<(), CliError> {
     let mut options = TailOptions {
         group: args.group.clone(),
         ready: !args.failures,
-        start: args.since.map_or(TailStart::Now, |age| {
-            let since = broker.now().get().saturating_sub(millis(age));
-            TailStart::Since(UnixMs::new(since))
-        }),
+        start: { args.since }.map_or(TailStart::Now, |since| TailStart::Since(since.0)),
     };
     let mut known: BTreeSet<_> = topic.shards().collect();
     let shards = known
@@ -134,9 +131,6 @@ async fn read(broker: &Broker, args: &TailArgs) -> Result<(), CliError> {
 
 /// Prints a line for each event, read from a manager. Retries while the manager is unavailable.
 async fn follow(client: &Client, args: &TailArgs) -> Result<(), CliError> {
-    let since = args
-        .since
-        .and_then(|age| SystemTime::now().checked_sub(age));
     let mut cursor: Option<String> = None;
     let mut is_failing = false;
     loop {
@@ -144,10 +138,7 @@ async fn follow(client: &Client, args: &TailArgs) -> Result<(), CliError> {
         let call = call
             .query("group", args.group.as_ref())
             .query("failures", args.failures.then_some(true))
-            .query(
-                "since",
-                since.filter(|_| cursor.is_none()).map(UnixMs::from),
-            )
+            .query("since", args.since.filter(|_| cursor.is_none()))
             .query("cursor", cursor.as_ref())
             .query("wait", Some(format_duration(MAX_WAIT)));
         let asked = Instant::now();

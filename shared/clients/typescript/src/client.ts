@@ -434,10 +434,10 @@ export class Lisa {
   }
 
   /**
-   * Creates a token, or replaces its permissions: `scopes`, and optionally `topics`, `groups`, `schedules`, `expires`, `sends_per_second`,
-   * `max_topics`, `max_messages`, `max_bytes`, `max_schedules` and `sha256`. The manager generates the `secret` of a new token, unless
-   * there is a `sha256`, and only this call returns it. A failed call is not repeated, because a repeat would not return the secret: rotate the token then. Needs the scope `tokens`. Throws a `Problem`
-   * with the code `declared_in_file` if the configuration of the manager declares the token.
+   * Creates a token, or replaces its permissions. Its fields are those of `PUT /v1/tokens/{token}`. The manager generates the `secret` of
+   * a new token, unless there is a `sha256`, and only this call returns it. A failed call is not repeated, because a repeat would not
+   * return the secret: rotate the token then. Needs the scope `tokens`. Throws a `Problem` with the code `declared_in_file` if the
+   * configuration of the manager declares the token.
    */
   async putToken(token: string, definition: Readonly<Record<string, unknown>>): Promise<ChangedToken> {
     if (typeof definition !== "object" || definition === null || Array.isArray(definition)) throw new TypeError("definition: is not an object");

@@ -206,7 +206,7 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
     );
     let previous: Option<Hash> = row.optional(
         "previous_sha256",
-        "The SHA-256 of the token's previous text, in hexadecimal. Both texts are accepted until this key is removed.",
+        "The SHA-256 of the token's previous secret, in hexadecimal. Both secrets are accepted until this key is removed.",
     );
     let client_name: Option<ClientName> = row.optional(
         "client_name",
@@ -298,7 +298,7 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
     row.finish();
     let token = match &hash {
         Some(hash) => Token::new(name?, &hash.0, scopes?),
-        None => Token::without_text(name?, scopes?),
+        None => Token::without_secret(name?, scopes?),
     };
     let token = token.ok()?.with_client_name(client_name);
     let quota = sends_per_second.map(SendQuota::new).map(Arc::new);

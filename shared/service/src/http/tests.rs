@@ -96,7 +96,7 @@ impl Server {
         let metrics = Metrics::new(Registry::default(), "0", "test");
         let (arrived, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let of_client = |name: &str, scope| {
-            let token = Token::without_text(name, vec![scope]).unwrap();
+            let token = Token::without_secret(name, vec![scope]).unwrap();
             token.with_client_name(Some(name.parse().unwrap()))
         };
         let tokens = TokenSet::new(vec![

@@ -399,10 +399,7 @@ class Lisa(_Client):
         return self._run(self._run_schedule(schedule))
 
     def put_token(self, token: str, definition: Mapping[str, Any]) -> ChangedToken:
-        """Creates a token, or replaces its permissions.
-
-        These are `scopes`, and optionally `topics`, `groups`, `schedules`, `expires`, `sends_per_second`, `max_topics`,
-        `max_messages`, `max_bytes`, `max_schedules` and `sha256`.
+        """Creates a token, or replaces its permissions. Its fields are those of `PUT /v1/tokens/{token}`.
 
         The manager generates the `secret` of a new token, unless there is a `sha256`, and only this call returns it.
         A failed call is not repeated, because a repeat would not return the secret: rotate the token then. Needs the
@@ -709,10 +706,7 @@ class AsyncLisa(_Client):
         return await self._run(self._run_schedule(schedule))
 
     async def put_token(self, token: str, definition: Mapping[str, Any]) -> ChangedToken:
-        """Creates a token, or replaces its permissions.
-
-        These are `scopes`, and optionally `topics`, `groups`, `schedules`, `expires`, `sends_per_second`, `max_topics`,
-        `max_messages`, `max_bytes`, `max_schedules` and `sha256`.
+        """Creates a token, or replaces its permissions. Its fields are those of `PUT /v1/tokens/{token}`.
 
         The manager generates the `secret` of a new token, unless there is a `sha256`, and only this call returns it.
         A failed call is not repeated, because a repeat would not return the secret: rotate the token then. Needs the

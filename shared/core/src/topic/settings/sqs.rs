@@ -56,8 +56,10 @@ fields! {
         /// false if they must have one. A standard queue ignores it.
         content_based_deduplication: bool = true;
         /// The tags of the queue: up to 50, and 12 KiB.
+        [cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, String>))]
         tags: Texts = Texts::new();
         /// The attributes of the queue that have no effect, such as `Policy` and `KmsMasterKeyId`. SQS clients can read them.
+        [cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, String>))]
         attributes: Texts = Texts::new();
         /// The time at which `CreateQueue` created the topic. SQS clients can change and remove only a topic that has it.
         [serde(with = "optional_text")]

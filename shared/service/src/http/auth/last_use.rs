@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn only_the_use_of_a_previous_secret_is_noted() {
-        let token = Token::without_text("app", vec![Scope::Send]).unwrap();
+        let token = Token::without_secret("app", vec![Scope::Send]).unwrap();
         let set = TokenSet::new(vec![token.with_hashes(hash("new"), Some(hash("old")))]);
         let token = set.by_name("app").unwrap();
         for (presented, scope, expected) in [

@@ -341,7 +341,7 @@ impl TokenRecord {
             groups: of.groups.clone(),
             schedules: of.schedules.clone().or_else(|| of.topics.clone()),
         };
-        let token = Token::without_text(name, of.scopes.clone()).ok()?;
+        let token = Token::without_secret(name, of.scopes.clone()).ok()?;
         let previous = self.previous_sha256.map(|hash| hash.0);
         let token = token.with_hashes(self.sha256.0, previous);
         let quota = of.sends_per_second.map(SendQuota::new).map(Arc::new);

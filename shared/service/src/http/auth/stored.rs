@@ -155,7 +155,7 @@ mod tests {
     }
 
     fn configured(name: &str) -> Token {
-        let token = Token::without_text(name, vec![Scope::Send]).unwrap();
+        let token = Token::without_secret(name, vec![Scope::Send]).unwrap();
         let hash: [u8; 32] = Sha256::digest(name).into();
         token.with_hashes(hash, None)
     }

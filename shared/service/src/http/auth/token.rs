@@ -26,7 +26,7 @@ pub struct Token {
     quota: Option<Arc<SendQuota>>,
     topic_quota: Option<Arc<TopicQuota>>,
     schedule_quota: Option<Arc<ScheduleQuota>>,
-    /// The last use of the previous text in this process.
+    /// The last use of the previous secret in this process.
     last_use: Arc<LastUse>,
 }
 
@@ -51,7 +51,7 @@ pub enum TokenError {
 }
 
 impl Token {
-    /// Creates a token from the SHA-256 of its text, in hexadecimal.
+    /// Creates a token from the SHA-256 of its secret, in hexadecimal.
     ///
     /// # Errors
     /// The name, the hash or the scopes are unusable.
@@ -64,18 +64,18 @@ impl Token {
         let Some(sha256) = parse_hex(sha256) else {
             return Err(TokenError::Sha256 { name });
         };
-        let token = Self::without_text(name, scopes)?;
+        let token = Self::without_secret(name, scopes)?;
         Ok(Self {
             sha256: Some(sha256),
             ..token
         })
     }
 
-    /// Creates a token that no text presents, only a client certificate: see [`Token::with_client_name`].
+    /// Creates a token that no secret presents, only a client certificate: see [`Token::with_client_name`].
     ///
     /// # Errors
     /// The name or the scopes are unusable.
-    pub fn without_text(name: impl Into<String>, scopes: Vec<Scope>) -> Result<Self, TokenError> {
+    pub fn without_secret(name: impl Into<String>, scopes: Vec<Scope>) -> Result<Self, TokenError> {
         let name = name.into();
         if !(1..=64).contains(&name.chars().count()) {
             return Err(TokenError::Name);
@@ -99,7 +99,7 @@ impl Token {
         })
     }
 
-    /// Also accepts the text with this SHA-256, in hexadecimal, while clients change to the new one.
+    /// Also accepts the secret with this SHA-256, in hexadecimal, while clients change to the new one.
     ///
     /// # Errors
     /// The hash is unusable.
@@ -113,7 +113,7 @@ impl Token {
         })
     }
 
-    /// Sets the SHA-256 of the current and of the previous text.
+    /// Sets the SHA-256 of the current and of the previous secret.
     #[must_use]
     pub(super) fn with_hashes(self, sha256: [u8; 32], previous: Option<[u8; 32]>) -> Self {
         Self {
@@ -242,20 +242,20 @@ impl Token {
         &self.scopes
     }
 
-    /// Returns true if there is a previous text, which is accepted as well.
+    /// Returns true if there is a previous secret, which is accepted as well.
     #[must_use]
     pub fn has_previous(&self) -> bool {
         self.previous_sha256.is_some()
     }
 
-    /// Notes the use of a text with this SHA-256, if it is the previous one. Costs no call.
+    /// Notes the use of a secret with this SHA-256, if it is the previous one. Costs no call.
     pub fn note_use(&self, sha256: &[u8; 32]) {
         if self.previous_sha256.as_ref() == Some(sha256) {
             self.last_use.note();
         }
     }
 
-    /// Returns a mark of the previous text, if there is one. It distinguishes uses of this text from those of earlier ones.
+    /// Returns a mark of the previous secret, if there is one. It distinguishes uses of this secret from those of earlier ones.
     #[must_use]
     pub fn previous_mark(&self) -> Option<String> {
         self.previous_sha256.as_ref().map(last_use::mark)
@@ -265,7 +265,7 @@ impl Token {
         &self.last_use
     }
 
-    /// Takes over what a token of the same name has used: of its quota, and of its previous text, each only if it is the same.
+    /// Takes over what a token of the same name has used: of its quota, and of its previous secret, each only if it is the same.
     #[must_use]
     pub(super) fn continuing(self, before: Option<&Self>) -> Self {
         let Some(before) = before else {
@@ -304,7 +304,7 @@ impl Token {
         &self.name
     }
 
-    /// Returns the SHA-256 of the token's current and previous text. Never show them: they authenticate sessions.
+    /// Returns the SHA-256 of the token's current and previous secret. Never show them: they authenticate sessions.
     pub fn hashes(&self) -> impl Iterator<Item = &[u8; 32]> {
         self.sha256.iter().chain(&self.previous_sha256)
     }

@@ -462,9 +462,7 @@ public final class Lisa {
      * manager answers it, and it needs the scope {@code tokens}.
      *
      * @param token the name of the token
-     * @param definition its {@code scopes}, and optionally {@code topics}, {@code groups}, {@code schedules}, {@code expires},
-     *     {@code sends_per_second}, {@code max_topics}, {@code max_messages}, {@code max_bytes},
-     *     {@code max_schedules} and {@code sha256}
+     * @param definition its fields, which are those of {@code PUT /v1/tokens/{token}}
      * @return the token, with its secret if the manager has generated it
      * @throws LisaException if the request failed; with the code {@code declared_in_file} if the configuration of the manager declares the token
      */
