@@ -335,17 +335,24 @@ impl Tokens<'_> {
         at: Option<u64>,
         make: impl Fn(Option<&TokenRecord>) -> Result<Change, Problem>,
     ) -> Result<(ChangedToken, bool, bool), Problem> {
+        let changed = |version, record: &TokenRecord, text| ChangedToken {
+            view: TokenView::of_record(name, version, record),
+            secret: text,
+        };
+        let mut refused: Option<(Change, bool)> = None;
         for _ in 0..TRIES {
             let stored = self.broker.token(name).await?;
             let version = stored.as_ref().map_or(0, |stored| stored.version);
             let before = stored.as_ref().and_then(|stored| read(stored).ok());
+            // The call was repeated because its reply was lost, and it has found its own record.
+            if let Some((Change { record, text }, was_there)) = refused.take()
+                && before.as_ref() == Some(&record)
+            {
+                return Ok((changed(version, &record, text), true, was_there));
+            }
             let Change { record, text } = make(before.as_ref())?;
-            let changed = |version, text| ChangedToken {
-                view: TokenView::of_record(name, version, &record),
-                secret: text,
-            };
             if before.as_ref() == Some(&record) {
-                return Ok((changed(version, None), false, true));
+                return Ok((changed(version, &record, None), false, true));
             }
             if at.is_some_and(|at| at != version) {
                 return Err(other(name, version));
@@ -358,13 +365,15 @@ impl Tokens<'_> {
                     if had.is_some() && had != record.previous_sha256 {
                         self.forget_use(name).await;
                     }
-                    return Ok((changed(new, text), true, stored.is_some()));
+                    return Ok((changed(new, &record, text), true, stored.is_some()));
                 }
                 TokenChange::Full => {
                     let why = format!("the limit of {MAX_TOKENS} tokens is reached");
                     return Err(Problem::new(ProblemCode::Busy, why));
                 }
-                TokenChange::Other(_) => {}
+                TokenChange::Other(_) => {
+                    refused = Some((Change { record, text }, stored.is_some()))
+                }
             }
         }
         Err(changing(name))

@@ -10,10 +10,14 @@ use super::SOON;
 use super::served::Served;
 use lisa_tests::http::{Reply, reply};
 use lisa_tests::sqs::hex;
-use lisa_tests::{Api, Binary, Process, Server, Snapshot, eventually, free_port};
+use lisa_tests::{
+    Api, Binary, Fate, Process, RequestProxy, Server, Snapshot, eventually, free_port,
+};
 use reqwest::Method;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const NEW: (&str, &str) = ("If-None-Match", "*");
@@ -165,9 +169,18 @@ async fn each_process_follows_the_creation_the_change_and_the_removal_of_a_token
     }
     let secret = create(&manager.api, "team", body.clone()).await;
     let places = [places.as_slice(), &[(&manager.api, LIST, 200)]].concat();
-    for (api, route, ok) in &places {
-        status(api, &secret, route.clone(), *ok).await;
-    }
+    // Otherwise, a rotation would end the workers that take the new secret.
+    let accepted_at_once = async |secret: &str| {
+        for (api, route, ok) in &places {
+            let api = (*api).clone().token(secret);
+            let reply = api.call(route.0.clone(), route.1, &json!({})).await;
+            reply.expect(*ok);
+        }
+    };
+    accepted_at_once(&secret).await;
+    let rotated = rotate(&manager.api, "team", "begin").await.expect(200);
+    accepted_at_once(rotated.json()["secret"].as_str().unwrap()).await;
+    rotate(&manager.api, "team", "cancel").await.expect(200);
     let list = manager
         .api
         .clone()
@@ -241,6 +254,37 @@ async fn a_rotation_accepts_both_secrets_until_it_is_finished_or_cancelled() {
     let begun = call(api, Method::POST, "team/rotate", matching, Value::Null).await;
     assert!(begun.expect(200).json()["secret"].is_string());
     rotate(api, "nix", "begin").await.expect(404);
+    served.end().await;
+}
+
+/// The connection is cut after the change, and the repeated call finds its own record.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_is_returned_although_the_reply_to_the_change_was_lost() {
+    let server = Server::builder().cluster(false).start();
+    let lose = Arc::new(AtomicBool::new(false));
+    let lost = lose.clone();
+    let proxy = RequestProxy::start(server.port(), move |request| {
+        let is_change = request.command() == "EVALSHA" && request.word(3).ends_with(":tokens");
+        match is_change && lost.swap(false, Ordering::Relaxed) {
+            true => Fate::Replace("*2\r\n$5\r\nother\r\n$1\r\n1\r\n".into()),
+            false => Fate::Pass,
+        }
+    })
+    .await;
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    let keys = [("auth.tokens", &*admin()), ("redis.url", &*url)];
+    let mut served = Served::with(&server, "by-call", &keys, true).await;
+    served.api = served.api.token(ADMIN);
+    lose.store(true, Ordering::Relaxed);
+    let first = create(&served.api, "team", json!({ "scopes": ["read"] })).await;
+    status(&served.api, &first, LIST, 200).await;
+    lose.store(true, Ordering::Relaxed);
+    let begun = rotate(&served.api, "team", "begin").await.expect(200);
+    let second = begun.json()["secret"].as_str().unwrap().to_owned();
+    assert!(!lose.load(Ordering::Relaxed));
+    for secret in [&first, &second] {
+        status(&served.api, secret, LIST, 200).await;
+    }
     served.end().await;
 }
 

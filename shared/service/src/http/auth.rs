@@ -4,12 +4,14 @@
 //! but never tokens or hashes.
 
 mod last_use;
+mod looks;
 mod quota;
 mod reach;
 mod record;
 mod stored;
 mod token;
 
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -19,7 +21,7 @@ use axum::extract::MatchedPath;
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, Request};
 use axum::response::{IntoResponse, Response};
-use futures_util::future::{Either, Ready, ready};
+use futures_util::future::{BoxFuture, Either};
 use lisa_core::broker::AllTokens;
 use lisa_core::names::words;
 use sha2::{Digest, Sha256};
@@ -27,6 +29,7 @@ use subtle::{ConditionallySelectable, ConstantTimeEq};
 use tokio::task::futures::TaskLocalFuture;
 use tower::{Layer, Service};
 
+use self::looks::Looks;
 pub use self::quota::SendQuota;
 pub use self::reach::Reach;
 pub use self::record::{NewToken, TokenDefinition, TokenHash, TokenRecord};
@@ -131,6 +134,7 @@ impl IntoResponse for Denied {
 pub struct TokenSet {
     configured: Arc<[Arc<Token>]>,
     stored: StoredTokens,
+    looks: Looks,
 }
 
 impl TokenSet {
@@ -140,6 +144,7 @@ impl TokenSet {
         Self {
             configured: tokens.into_iter().map(Arc::new).collect(),
             stored: StoredTokens::default(),
+            looks: Looks::default(),
         }
     }
 
@@ -360,23 +365,46 @@ pub struct Guarded<S> {
     require: Require,
 }
 
-impl<S: Service<Request<Body>, Response = Response>> Service<Request<Body>> for Guarded<S> {
+impl<S> Service<Request<Body>> for Guarded<S>
+where
+    S: Service<Request<Body>, Response = Response, Future: Send> + Clone + Send + 'static,
+{
     type Response = Response;
     type Error = S::Error;
-    type Future = Either<TaskLocalFuture<Admitted, S::Future>, Ready<Result<Response, S::Error>>>;
+    type Future = Either<
+        TaskLocalFuture<Admitted, S::Future>,
+        BoxFuture<'static, Result<Response, S::Error>>,
+    >;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        match self.require.tokens.admit(&request, self.require.scope) {
+        let Require { tokens, scope } = self.require.clone();
+        let denied = match tokens.admit(&request, scope) {
             Ok(token) => {
                 let client = Token::admitted(token.as_deref());
-                Either::Left(client.scope(self.inner.call(request)))
+                return Either::Left(client.scope(self.inner.call(request)));
             }
-            Err(denied) => Either::Right(ready(Ok(denied.into_response()))),
-        }
+            Err(denied) => denied,
+        };
+        let is_unknown = denied == Denied::Unknown && bearer(request.headers()).is_some();
+        // The clone may not be ready.
+        let inner = self.inner.clone();
+        let mut inner = mem::replace(&mut self.inner, inner);
+        Either::Right(Box::pin(async move {
+            if is_unknown && tokens.await_look().await {
+                match tokens.admit(&request, scope) {
+                    Ok(token) => {
+                        let client = Token::admitted(token.as_deref());
+                        return client.scope(inner.call(request)).await;
+                    }
+                    Err(denied) => return Ok(denied.into_response()),
+                }
+            }
+            Ok(denied.into_response())
+        }))
     }
 }
 

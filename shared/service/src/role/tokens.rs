@@ -3,18 +3,13 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 
 use crate::http::auth::TokenSet;
 use crate::shutdown::Shutdown;
 use crate::supervise::{Policy, Supervisor};
 use lisa_core::broker::{Broker, BrokerError};
 
-/// The interval at which a process looks for changes. Each look costs one command that reads one number.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-
-/// The time between two reports of uses of previous secrets. Each costs one command, if there were any.
-const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// The longest time for the last report at a shutdown.
 const LAST_REPORT: Duration = Duration::from_secs(1);
 
@@ -59,29 +54,21 @@ pub(super) fn follow(
         heartbeat.unlimited();
         let (broker, tokens, draining) = (broker.clone(), tokens.clone(), draining.clone());
         async move {
-            let report = async || match tokens.report_previous_uses(&broker).await {
-                Ok(has_reported) => has_reported,
-                Err(error) => {
-                    tracing::debug!(%error, "cannot report the use of a previous secret; retrying");
-                    false
-                }
-            };
             let following = async {
-                let mut next_report = Instant::now();
                 loop {
-                    sleep(LOOK_EVERY).await;
-                    // Other tasks report that Redis is unavailable.
-                    if let Err(error) = tokens.read_stored(&broker).await {
-                        tracing::debug!(%error, "cannot read the stored tokens; retrying");
-                    }
-                    if Instant::now() >= next_report && report().await {
-                        next_report = Instant::now() + REPORT_EVERY;
-                    }
+                    tokens.look_again(&broker).await;
+                    report(&broker, &tokens, false).await;
                 }
             };
             draining.run_until_cancelled::<_>(following).await;
-            let _ = timeout(LAST_REPORT, report()).await;
+            let _ = timeout(LAST_REPORT, report(&broker, &tokens, true)).await;
             Ok::<(), Infallible>(())
         }
     });
+}
+
+async fn report(broker: &Broker, tokens: &TokenSet, all: bool) {
+    if let Err(error) = tokens.report_previous_uses(broker, all).await {
+        tracing::debug!(%error, "cannot report the use of a previous secret; retrying");
+    }
 }

@@ -1,6 +1,7 @@
 //! The last use of the previous secret of a token, as a process has seen it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use lisa_core::broker::{Broker, BrokerError, PreviousUse};
 use lisa_core::time::UnixMs;
@@ -8,7 +9,10 @@ use sha2::{Digest, Sha256};
 
 use super::TokenSet;
 
-/// The last use in this process. It is noted without a call, and reported at most once a minute.
+/// The time between two reports of uses of the same secret.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+
+/// The last use in this process. It is noted without a call. The first one is reported soon, and later ones at most once a minute.
 #[derive(Debug, Default)]
 pub(super) struct LastUse {
     /// The time in ms by the clock of this machine; 0 for none.
@@ -26,6 +30,12 @@ impl LastUse {
     fn unreported(&self) -> Option<u64> {
         let used = self.used.load(Ordering::Relaxed);
         (used > self.reported.load(Ordering::Relaxed)).then_some(used)
+    }
+
+    /// Returns true if the last report was a minute before this time, or there was none.
+    fn is_due(&self, now: u64) -> bool {
+        let reported = self.reported.load(Ordering::Relaxed);
+        u128::from(now.saturating_sub(reported)) >= REPORT_EVERY.as_millis()
     }
 }
 
@@ -53,20 +63,25 @@ fn now() -> u64 {
 }
 
 impl TokenSet {
-    /// Reports the uses of previous secrets since the last report, so that an administrator sees when a rotation can be finished. Costs one
-    /// command if there were any. Returns true if so.
+    /// Reports the uses of previous secrets since their last reports, so that an administrator sees when a rotation can be finished: those
+    /// of secrets without a report in the last minute, or `all`. Costs one command if there are any.
     ///
     /// # Errors
     /// [`BrokerError`]. The next report includes these uses.
-    pub async fn report_previous_uses(&self, broker: &Broker) -> Result<bool, BrokerError> {
+    pub async fn report_previous_uses(
+        &self,
+        broker: &Broker,
+        all: bool,
+    ) -> Result<(), BrokerError> {
         let stored = self.stored.known();
-        let all = self.configured.iter().chain(stored.by_name.values());
-        let used = all.filter_map(|token| Some((token, token.last_use().unreported()?)));
+        let (here, there) = (now(), broker.now());
+        let tokens = self.configured.iter().chain(stored.by_name.values());
+        let tokens = tokens.filter(|token| all || token.last_use().is_due(here));
+        let used = tokens.filter_map(|token| Some((token, token.last_use().unreported()?)));
         let used: Vec<_> = used.collect();
         if used.is_empty() {
-            return Ok(false);
+            return Ok(());
         }
-        let (here, there) = (now(), broker.now());
         let uses = used.iter().filter_map(|(token, at)| {
             let ago = here.saturating_sub(*at);
             let at = UnixMs::new(there.get().saturating_sub(ago));
@@ -81,7 +96,7 @@ impl TokenSet {
             let reported = &token.last_use().reported;
             reported.fetch_max(at, Ordering::Relaxed);
         }
-        Ok(true)
+        Ok(())
     }
 }
 
@@ -109,6 +124,11 @@ mod tests {
             let is_noted = token.last_use().unreported().is_some();
             assert_eq!(is_noted, expected, "{presented}");
         }
+        // The first use is reported at once, and the next one after a minute.
+        let (uses, first) = (token.last_use(), now());
+        assert!(uses.is_due(first));
+        uses.reported.store(first, Ordering::Relaxed);
+        assert!(!uses.is_due(first + 59_999) && uses.is_due(first + 60_000));
         let mark = token.previous_mark().unwrap();
         assert_eq!(mark.len(), 16);
         assert_ne!(mark, self::mark(&hash("new")));
