@@ -14,7 +14,7 @@ use lisa_core::redis::{Connection, Progress};
 use lisa_core::topic::{Shard, Topic};
 use lisa_service::shutdown::Shutdown;
 use lisa_service::supervise::Heartbeat;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 /// The interval between heartbeats. A manager counts as alive for twice as long. The others notice its death at their next
@@ -22,6 +22,8 @@ use tokio::time::{sleep, timeout};
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(600);
 /// The interval of a manager that knows no other manager, which could take over its shards.
 const HEARTBEAT_ALONE: Duration = Duration::from_millis(1200);
+/// The shortest time from a heartbeat to one that is early because of a change: each reads the whole registry.
+const EARLY_AFTER: Duration = Duration::from_millis(50);
 /// The longest time that Redis may leave a heartbeat unanswered while it answers other calls. After that, the task
 /// reports no progress, and counts as stuck [`SHOWS_AFTER`] later.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
@@ -58,6 +60,7 @@ pub struct Assignments {
     name: Arc<str>,
     broker: Broker,
     assignment: watch::Sender<Arc<Assignment>>,
+    changed: Arc<Notify>,
 }
 
 impl Assignment {
@@ -84,7 +87,13 @@ impl Assignments {
             name: name.into(),
             broker,
             assignment: watch::Sender::default(),
+            changed: Arc::default(),
         }
+    }
+
+    /// Makes the next heartbeat early, because another process has changed the registry.
+    pub(crate) fn registry_changed(&self) {
+        self.changed.notify_one();
     }
 
     /// Returns the manager's name.
@@ -114,9 +123,16 @@ impl Assignments {
         let mut outage = Outage::new("send heartbeats");
         heartbeat.within(SHOWS_AFTER);
         loop {
+            let early = async {
+                sleep(EARLY_AFTER.min(pause)).await;
+                tokio::select! {
+                    _ = changes.changed() => {}
+                    () = self.changed.notified() => {}
+                }
+            };
             tokio::select! {
                 () = sleep(pause) => {}
-                _ = changes.changed() => {}
+                () = early => {}
                 () = shutdown.draining().cancelled() => break,
             }
             let renewed = watched(&heartbeat, self.broker.connection(), self.renew()).await;

@@ -74,6 +74,7 @@ impl Movers {
         shutdown: &Shutdown,
     ) -> Result<(), String> {
         let mut subscriber = self.broker.connection().subscriber();
+        subscriber.ssubscribe(self.broker.registry_channel());
         let mut assignment = self.assignments.watch();
         assignment.mark_changed();
         let mut loops: BTreeMap<String, Loop> = BTreeMap::new();
@@ -107,6 +108,9 @@ impl Movers {
                     }
                 }
                 channel = subscriber.next() => match channel {
+                    Some(channel) if channel == self.broker.registry_channel() => {
+                        self.assignments.registry_changed();
+                    }
                     Some(channel) => {
                         if let Some(mover) = loops.get(&channel) {
                             self.wakes.woken(&channel);

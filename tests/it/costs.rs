@@ -14,7 +14,7 @@ use lisa_core::broker::{Examination, MAX_SEND_BATCH, Settlement, Verdict};
 use lisa_core::message::{NewId, PreparedMessage};
 use lisa_core::redis::Extra;
 use lisa_core::time::When;
-use lisa_core::topic::Shard;
+use lisa_core::topic::{Shard, TopicSettings};
 use lisa_producer::Producer;
 use lisa_tests::relay::{WORKER, connection, id, message, ms, retry, settings, settlement};
 use lisa_tests::{Relay, SOON, Server, yardstick};
@@ -327,4 +327,34 @@ async fn a_plain_topic_touches_no_key_of_a_feature() {
         .unwrap();
     relay.assert_drained().await;
     assert_eq!(relay.hash("conf").await["class"], "plain");
+}
+
+/// Without turns, each of them would declare and read all shards.
+#[tokio::test]
+async fn calls_that_find_shards_undeclared_restore_them_once() {
+    let server = Server::start();
+    let settings = TopicSettings {
+        shards: 60,
+        ..settings()
+    };
+    let relay = Relay::on(&server, &connection(&server).await, "costs", settings).await;
+    let confs: Vec<String> = relay.command(cmd("KEYS").arg("*:conf")).await;
+    let lost = confs.iter().filter(|conf| !conf.contains(":0}"));
+    let gone: usize = relay
+        .command(cmd("DEL").arg(lost.collect::<Vec<_>>()))
+        .await;
+    assert_eq!(gone, 59);
+    let ledger = Ledger::open(&server).await;
+    ledger.page().await;
+    let send = async |shard: Shard| {
+        let message = message(&format!("m{shard}"), ms(60_000));
+        relay.broker().send(relay.topic(), shard, &[message]).await
+    };
+    for sent in join_all(relay.topic().shards().map(send)).await {
+        sent.unwrap();
+    }
+    let page = ledger.page().await;
+    // Of each shard: a refused send, a look, a declaration, its groups twice, the send, and at first the script. 60 restorations would
+    // make that 60 times as many.
+    assert!(page.requests() < 60 * 12, "{page}");
 }

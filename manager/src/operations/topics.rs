@@ -1,6 +1,6 @@
 //! Creates, changes and removes topics, and reads the statistics of all, for HTTP, the command line and the dashboard.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -160,10 +160,15 @@ fn settings(
         );
         return Err(invalid("shards", &why));
     }
-    let of = |settings: &TopicSettings| usize::from(settings.shards) * settings.groups.len();
-    let streams = of(&settings);
-    let most = before.map_or(0, |before| of(before.settings()));
-    if streams > MAX_STREAMS.max(most) {
+    // A group that the settings no longer name stays until it is dropped.
+    let there = before.map_or(&[][..], |before| before.groups());
+    let there: BTreeSet<_> = { there.iter() }
+        .filter(|group| !group.is_of_instance())
+        .collect();
+    let after = there.iter().copied().chain(&settings.groups);
+    let after = after.collect::<BTreeSet<_>>().len();
+    let streams = usize::from(settings.shards) * after;
+    if after > there.len() && streams > MAX_STREAMS {
         let why = format!("shards × groups is {streams}, must be at most {MAX_STREAMS}");
         return Err(invalid("shards", &why));
     }

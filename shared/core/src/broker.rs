@@ -123,6 +123,8 @@ pub trait Observer: Send + Sync {
     fn script(&self, script: &str, took: Duration);
     /// Records a script call that failed. `code` comes from the table of known error codes, never from the wire.
     fn redis_error(&self, code: &str);
+    /// Forgets a topic that was removed.
+    fn topic_gone(&self, topic: &str);
 }
 
 /// The maximum number of messages in one read, move, or ack: longer calls would keep Redis busy for too long.
@@ -170,6 +172,8 @@ struct Inner {
     expected: OnceLock<BTreeSet<Topic>>,
     /// The last logged error of each unreadable topic, by name.
     unreadable: Mutex<BTreeMap<String, String>>,
+    /// The topics that this process is restoring.
+    restoring: Mutex<BTreeMap<Topic, Arc<tokio::sync::Mutex<()>>>>,
     changes: watch::Sender<u64>,
     /// The time of the last claim of a refresh.
     refresh_claimed: Mutex<Instant>,
@@ -197,6 +201,7 @@ impl Broker {
             topics: RwLock::default(),
             expected: OnceLock::new(),
             unreadable: Mutex::default(),
+            restoring: Mutex::default(),
             changes: watch::Sender::new(0),
             refresh_claimed: Mutex::new(Instant::now()),
             observer,

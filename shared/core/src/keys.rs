@@ -172,6 +172,8 @@ keys! {
     /// The keys of a namespace's registry.
     struct RegistryKeys {
         topics,
+        /// The channel that wakes managers for a new topic: not a key.
+        wake,
         /// The limits of topics that calls are about to declare.
         topic_claims,
         managers,

@@ -19,7 +19,10 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 pub use deliveries::DeliveryMetrics;
-use families::{Counters, Durations, Gauges, SecondsGauges, observe, register, script_histogram};
+use families::{
+    Counters, Durations, Gauges, Kind as _, SecondsGauges, TopicCounters, TopicDurations,
+    TopicGauges, TopicLabels, observe, register, script_histogram,
+};
 use lisa_core::broker::Observer;
 use lisa_core::time::UnixMs;
 use topics::Topics;
@@ -65,6 +68,18 @@ labels! {
     Route { route }
 }
 
+macro_rules! of_topics {
+    ($($name:ident)+) => {$(
+        impl TopicLabels for $name {
+            fn topic(&self) -> &str {
+                &self.topic
+            }
+        }
+    )+};
+}
+
+of_topics! { Topic TopicOutcome Group GroupOutcome GroupCallback GroupTo GroupState }
+
 /// The labels of a gauge that has no value until it is known.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct NoLabels {}
@@ -105,49 +120,54 @@ macro_rules! families {
                     ),)+
                 }
             }
+
+            /// Removes the series of a topic that is gone.
+            fn forget_topic(&self, topic: &str) {
+                $(self.$name.forget_topic(topic);)+
+            }
         }
     };
 }
 
 families! {
     /// Number of sends, by outcome or error code.
-    messages_sent: Counters<TopicOutcome>;
+    messages_sent: TopicCounters<TopicOutcome>;
     /// Number of due messages moved to their groups, one per group, including retries.
-    messages_moved: Counters<Topic>;
+    messages_moved: TopicCounters<Topic>;
     /// Number of messages migrated to another shard while their topic was resharded.
-    messages_migrated: Counters<Topic>;
+    messages_migrated: TopicCounters<Topic>;
     /// Number of ended deliveries, by outcome; stale means lease lost or already settled.
-    deliveries: Counters<GroupOutcome>;
+    deliveries: TopicCounters<GroupOutcome>;
     /// Number of attempts to send a callback, by outcome of its message and by result: sent, duplicate, full, failed or too_many_hops.
-    callbacks: Counters<GroupCallback>;
+    callbacks: TopicCounters<GroupCallback>;
     /// Time from the due time of an attempt to the start of its handler, in seconds.
-    delivery_lateness: Durations<Group>;
+    delivery_lateness: TopicDurations<Group>;
     /// Run time of handlers in seconds.
-    handle_duration: Durations<Group>;
+    handle_duration: TopicDurations<Group>;
     /// Number of messages suspected of killing processes, as seen by this one; state is running (on trial) or waiting.
-    suspects: Gauges<GroupState>;
+    suspects: TopicGauges<GroupState>;
     /// Number of pulls over HTTP that wait for a message.
-    pulls_waiting: Gauges<Group>;
+    pulls_waiting: TopicGauges<Group>;
     /// Number of deliveries that pulls over HTTP returned.
-    pulled: Counters<Group>;
+    pulled: TopicCounters<Group>;
     /// Number of deliveries whose handler leaves their completion to a gateway.
-    completed_later: Counters<Group>;
+    completed_later: TopicCounters<Group>;
     /// Number of requests of SQS clients, by action and code: ok, or the code of the error.
     sqs_requests: Counters<ActionCode>;
     /// Target of a sink: 0 while it is unavailable (cannot be reached, or blocks all deliveries) or gone (410), else 1.
-    sink_up: Gauges<Group>;
+    sink_up: TopicGauges<Group>;
     /// Circuit breaker of a sink: 1 while only probes are read because its target is unavailable, fails or is gone, else 0.
-    sink_open: Gauges<Group>;
+    sink_open: TopicGauges<Group>;
     /// Number of deliveries of a sink that may run at a time, adapted to what its target accepts; at most the concurrency.
-    sink_limit: Gauges<Group>;
+    sink_limit: TopicGauges<Group>;
     /// Source of messages: 0 while its broker is unavailable or the source is blocked, else 1.
     source_up: Gauges<Source>;
     /// Number of messages taken off a source, by outcome: accepted, duplicate or refused.
     source_messages: Counters<SourceOutcome>;
     /// Number of deliveries reclaimed after their lease expired, by destination: retry, garbage, expired or lost.
-    reclaimed: Counters<GroupTo>;
+    reclaimed: TopicCounters<GroupTo>;
     /// Number of messages forwarded from garbage to another topic, by that topic.
-    forwarded: Counters<GroupTo>;
+    forwarded: TopicCounters<GroupTo>;
     /// Memory that Redis uses for its data, in bytes; in a cluster, that of the fullest server.
     redis_memory_bytes: Gauges<NoLabels>;
     /// Memory limit (maxmemory) of the same server, in bytes; only exported if it is set.
@@ -430,6 +450,10 @@ impl Observer for Metrics {
     fn redis_error(&self, code: &str) {
         let counter = self.families.redis_errors.get_or_create(&Code::new(code));
         counter.inc();
+    }
+
+    fn topic_gone(&self, topic: &str) {
+        self.families.forget_topic(topic);
     }
 }
 

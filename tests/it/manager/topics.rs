@@ -3,10 +3,14 @@
 use super::SOON;
 use super::operators::lisa_manager;
 use super::served::Served;
+use lisa_core::broker::{Broker, Declare};
+use lisa_core::topic::{Shard, Topic, TopicSettings};
 use lisa_tests::http::Reply;
+use lisa_tests::relay::{connection, message, ms};
 use lisa_tests::{Server, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 /// A manager whose configuration declares `orders`, and sets defaults.
 async fn served(server: &Server) -> Served {
@@ -407,5 +411,37 @@ async fn a_topic_is_removed_on_purpose_only_and_can_be_created_again() {
     assert_eq!(audit["entries"][0]["details"], "force, 1 message");
     put(&served, "new", NEW, json!({})).await.expect(201);
     api.send("new", "x", &[]).await.expect(202);
+    served.end().await;
+}
+
+/// Otherwise, the manager would not know the topic before its next heartbeat, up to 1.2 s later.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_message_of_a_topic_that_another_process_declares_is_moved_soon() {
+    let server = Server::start();
+    let served = Served::start(&server, "soon", &[]).await;
+    let namespace = served.broker.namespace().clone();
+    let broker = Broker::new(connection(&server).await, namespace, SOON, None);
+    let settings = TopicSettings::default();
+    let mut took = Vec::new();
+    for number in 0..9 {
+        let name: Topic = format!("t{number}").parse().unwrap();
+        let topic = broker.declare(&name, &settings, Declare::Create);
+        let topic = topic.await.unwrap();
+        let sent = Instant::now();
+        let send = [message("first", ms(1))];
+        broker.send(&topic, Shard::new(0), &send).await.unwrap();
+        eventually(SOON, async || {
+            let stats = broker.stats(&topic).await.unwrap();
+            match stats.groups[0].ready {
+                1 => Ok(()),
+                _ => Err(stats.waiting),
+            }
+        })
+        .await;
+        took.push(sent.elapsed());
+    }
+    took.sort();
+    // Half a heartbeat.
+    assert!(took[4] < Duration::from_millis(600), "{took:?}");
     served.end().await;
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use lisa_core::broker::{Broker, BrokerError, Declare, Retirement};
-use lisa_core::topic::{Topic, TopicSettings};
+use lisa_core::broker::{Broker, BrokerError, Declare, Removal, Retirement, ShardRemoval};
+use lisa_core::topic::{Shard, Topic, TopicSettings};
 use lisa_tests::relay::{self, settings};
 use lisa_tests::{Relay, SOON, Server};
 use redis::cmd;
@@ -319,4 +319,35 @@ async fn a_group_that_was_removed_does_not_come_back_with_its_name_in_the_settin
     for shard in [0, 1] {
         assert_eq!(conf(&relay, shard).await["groups"], "default more");
     }
+}
+
+/// Scripts read all groups, and could not be called any more with thousands, not even to remove the topic.
+#[tokio::test]
+async fn a_topic_has_at_most_128_groups_with_those_that_its_settings_no_longer_name() {
+    let relay = Relay::start("declare").await;
+    let name = relay.topic().name();
+    let declare = async |first: usize| {
+        let names = (first..first + 64).map(|number| format!("g{number}").parse().unwrap());
+        let settings = TopicSettings {
+            groups: names.collect(),
+            ..settings()
+        };
+        relay
+            .broker()
+            .declare(name, &settings, Declare::Update)
+            .await
+    };
+    // With `default`.
+    assert_eq!(declare(0).await.unwrap().groups().len(), 65);
+    let before = relay.snapshot().await;
+    let refused = declare(64).await.unwrap_err().to_string();
+    let why = "topic t would have 129 groups, must be at most 128: drop those that its settings no longer name";
+    assert_eq!(refused, why);
+    assert_eq!(before.diff(&relay.snapshot().await), "");
+    assert_eq!(declare(63).await.unwrap().groups().len(), 128);
+    let removal = relay.broker().remove_topic(name, Removal::Force, None);
+    removal.await.unwrap();
+    let topic = relay.broker().newest(name).await.unwrap();
+    let removed = relay.broker().remove_shard(&topic, Shard::new(0)).await;
+    assert_eq!(removed.unwrap(), ShardRemoval::Gone);
 }

@@ -201,9 +201,9 @@ async fn declare(
 /// Returns the error of a topic that cannot be declared.
 fn refused(call: &Call<'_>, error: BrokerError) -> SqsError {
     match error {
-        BrokerError::OverQuota { .. } | BrokerError::TooManyTopics(_) => {
-            SqsError::new(Kind::OverLimit, error.to_string())
-        }
+        BrokerError::OverQuota { .. }
+        | BrokerError::TooManyTopics(_)
+        | BrokerError::TooManyGroups { .. } => SqsError::new(Kind::OverLimit, error.to_string()),
         error => call.gateway().problem(error).into(),
     }
 }

@@ -86,7 +86,7 @@ impl Broker {
         };
         let decided = self.declare_shard(topic, Shard::new(first), &call).await?;
         // If this process stops now, the managers make the other shards follow.
-        self.register(topic, count, decided.epoch).await?;
+        let is_changed = self.register(topic, count, decided.epoch).await?;
         let in_force = match decided.settings == text {
             true => settings,
             false => &serde_json::from_str(&decided.settings)
@@ -114,6 +114,9 @@ impl Broker {
             } else {
                 declared?;
             }
+        }
+        if is_changed {
+            self.wake_managers().await;
         }
         let Declared {
             epoch,
@@ -152,6 +155,7 @@ impl Broker {
             DeclareReply::Layout(there) => Err(self.other_layout(&topic, there)),
             DeclareReply::Epoch(there) => Err(BrokerError::Epoch { topic, there }),
             DeclareReply::Resharding(to) => Err(BrokerError::Resharding { topic, to }),
+            DeclareReply::Full(groups) => Err(BrokerError::TooManyGroups { topic, groups }),
             DeclareReply::Redirected => Err(BrokerError::Changing(topic)),
             DeclareReply::Removed { is_over: true } => Err(self.forget_topic(&topic)),
             DeclareReply::Removed { is_over: false } => {

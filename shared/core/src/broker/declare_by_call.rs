@@ -229,6 +229,7 @@ impl ByCall {
             Ok(_)
                 | Err(BrokerError::Epoch { .. }
                     | BrokerError::BeingRemoved(_)
+                    | BrokerError::TooManyGroups { .. }
                     | BrokerError::Resharding { .. })
         );
         if let Some(claim) = claim

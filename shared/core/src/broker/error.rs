@@ -99,6 +99,16 @@ pub enum BrokerError {
     /// There are as many topics as may be declared by call. Nothing was done.
     #[error("topic {0} is not created: the limit of {MAX_TOPICS} topics is reached")]
     TooManyTopics(Topic),
+    /// The topic would have more than 128 groups. Nothing was done.
+    #[error(
+        "topic {topic} would have {groups} groups, must be at most 128: drop those that its settings no longer name"
+    )]
+    TooManyGroups {
+        /// The topic.
+        topic: Topic,
+        /// The number of groups, without those of instances.
+        groups: usize,
+    },
     /// The topic is being removed. Nothing was done.
     #[error("topic {0} is being removed")]
     BeingRemoved(Topic),

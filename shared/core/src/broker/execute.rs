@@ -70,21 +70,7 @@ impl Broker {
             // The caller has noted it.
             Refusal::Class => {}
             Refusal::Changed => self.reload_groups(handle, shard).await?,
-            Refusal::Undeclared => {
-                let there = self.load(handle.name()).await?;
-                if there
-                    .as_ref()
-                    .is_some_and(|there| there.removal().is_some())
-                {
-                    let topic = handle.name().clone();
-                    return Err(BrokerError::ShardGone { topic, shard });
-                }
-                // A retired shard is gone for good, and the newest handle no longer has it.
-                if there.is_none_or(|there| there.has(shard)) {
-                    tracing::warn!(topic = %handle.name(), "topic is gone from Redis; declaring it again");
-                    self.declare_again(handle).await?;
-                }
-            }
+            Refusal::Undeclared => self.restore(handle, shard).await?,
         }
         Ok(())
     }

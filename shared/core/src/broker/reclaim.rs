@@ -196,7 +196,7 @@ impl Broker {
             commands.push(idle(&future.to_string(), "+"));
         }
         // Those whose leases end soon; a renewal comes after a third of the lease.
-        let soon = lease - millis(ENDS_SOON).min(lease / 2);
+        let soon = lease.saturating_sub(millis(ENDS_SOON));
         let youngest = now.saturating_sub(soon) + SLACK;
         let lists_of_overdue = commands.len();
         commands.push(idle_for(soon, "-", "+").arg(SHORT_LEASES));

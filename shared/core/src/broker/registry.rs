@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use redis::Value;
 use tokio::sync::watch;
@@ -59,15 +58,27 @@ impl Broker {
         topic: &Topic,
         shards: u16,
         epoch: u64,
-    ) -> Result<(), BrokerError> {
+    ) -> Result<bool, BrokerError> {
         let call = Register {
             topic,
             shards,
             epoch,
             if_missing: false,
         };
-        self.run_on_registry(&call).await?;
-        Ok(())
+        self.run_on_registry(&call).await
+    }
+
+    /// Returns the channel on which [`Broker::declare`] wakes managers once it has registered a change.
+    pub fn registry_channel(&self) -> &str {
+        self.inner.registry.wake.as_str()
+    }
+
+    /// Wakes the managers, which otherwise look at their next heartbeat.
+    pub(super) async fn wake_managers(&self) {
+        let wake = command("SPUBLISH", &self.inner.registry.wake).arg("");
+        if let Err(error) = self.ask::<u64>(wake).await {
+            tracing::debug!(%error, "cannot wake the managers");
+        }
     }
 
     pub(super) async fn run_on_registry<O>(&self, call: &O) -> Result<O::Reply, BrokerError>
@@ -381,6 +392,17 @@ impl Broker {
         Ok(is_there.then_some(values))
     }
 
+    /// Returns true if a shard has all that a declaration writes.
+    pub(super) async fn is_declared(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+    ) -> Result<bool, BrokerError> {
+        let written = ["epoch", "shards", "groups", "settings", "class", "layout"];
+        let there = self.conf(topic.keys(shard)?, written).await?;
+        Ok(there.is_some_and(|there| !there.contains(&Value::Nil)))
+    }
+
     /// Keeps a topic's settings in memory, and its groups as the `conf` of each shard has them. `groups` are those of
     /// one shard.
     pub(super) async fn remember(
@@ -413,8 +435,10 @@ impl Broker {
             let keys = handle.keys(shard).ok()?;
             Some(async move { (shard, self.conf(keys, ["groups"]).await) })
         });
+        let reads: Vec<_> = reads.collect();
         let mut differing = Vec::new();
-        for (shard, reply) in join_all(reads).await {
+        let mut reads = stream::iter(reads).buffer_unordered(CONCURRENT_READS);
+        while let Some((shard, reply)) = reads.next().await {
             if let Ok(Some([names])) = reply
                 && let Ok(names) = decode::<String>("HMGET", names)
                 && let Ok(groups) = self.groups_in(handle.name(), &names)
@@ -423,6 +447,7 @@ impl Broker {
                 differing.push((shard, groups));
             }
         }
+        drop(reads);
         let namespace = &self.inner.namespace;
         differing
             .into_iter()
@@ -459,6 +484,9 @@ impl Broker {
     fn forget_known(&self, topic: &Topic) {
         if self.topics_mut().remove(topic).is_some() {
             self.inner.changes.send_modify(|count| *count += 1);
+            if let Some(observer) = &self.inner.observer {
+                observer.topic_gone(topic.as_str());
+            }
         }
     }
 

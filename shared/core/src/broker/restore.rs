@@ -1,12 +1,64 @@
 //! Restores topics and groups that are gone from Redis, as after a restore of older data or a `FLUSHALL`.
 
+use std::sync::Arc;
+
 use crate::broker::declare::Declare;
 use crate::broker::reshard::shard_map::ShardMap;
 use crate::broker::{Broker, BrokerError, TopicHandle};
 use crate::scripts::Redirect;
-use crate::topic::Topic;
+use crate::topic::{Shard, Topic};
 
 impl Broker {
+    /// Restores a topic of which a call has found a shard undeclared. Of concurrent calls, one restores all shards, and the others wait
+    /// for it: otherwise, each of them would declare and read all shards.
+    pub(super) async fn restore(
+        &self,
+        handle: &TopicHandle,
+        shard: Shard,
+    ) -> Result<(), BrokerError> {
+        let topic = handle.name();
+        let turn = self
+            .inner
+            .restoring
+            .lock()
+            .entry(topic.clone())
+            .or_default()
+            .clone();
+        let restored = match turn.try_lock() {
+            Ok(_turn) => self.restore_all(handle, shard).await,
+            Err(_) => {
+                let _turn = turn.lock().await;
+                match self.is_declared(handle, shard).await {
+                    Ok(true) => Ok(()),
+                    Ok(false) => self.restore_all(handle, shard).await,
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        let mut restoring = self.inner.restoring.lock();
+        // The map has one, and this call the other.
+        if Arc::strong_count(&turn) == 2 {
+            restoring.remove(topic);
+        }
+        restored
+    }
+
+    async fn restore_all(&self, handle: &TopicHandle, shard: Shard) -> Result<(), BrokerError> {
+        let topic = handle.name();
+        let there = self.load(topic).await?;
+        let is_removed = { there.as_ref() }.is_some_and(|there| there.removal().is_some());
+        if is_removed {
+            let topic = topic.clone();
+            return Err(BrokerError::ShardGone { topic, shard });
+        }
+        // A retired shard is gone for good, and the newest handle no longer has it.
+        if there.is_none_or(|there| there.has(shard)) {
+            tracing::warn!(%topic, "topic is gone from Redis; declaring it again");
+            self.declare_again(handle).await?;
+        }
+        Ok(())
+    }
+
     /// Restores a topic, or groups of it, with the newest settings known to this process. The group of an instance is
     /// restored by that instance.
     pub(super) async fn declare_again(&self, topic: &TopicHandle) -> Result<(), BrokerError> {

@@ -44,7 +44,7 @@ impl From<BrokerError> for Problem {
             BrokerError::UnknownGroup { .. } => ProblemCode::NotFound,
             BrokerError::Epoch { .. } => ProblemCode::PreconditionFailed,
             BrokerError::OverQuota { .. } => ProblemCode::Quota,
-            BrokerError::TooManyTopics(_) => ProblemCode::Busy,
+            BrokerError::TooManyTopics(_) | BrokerError::TooManyGroups { .. } => ProblemCode::Busy,
             BrokerError::Cursor(wrong) => {
                 let problem = Self::new(ProblemCode::Invalid, error.to_string());
                 return problem.error("cursor", wrong.to_string());

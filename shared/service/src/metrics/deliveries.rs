@@ -45,10 +45,7 @@ impl DeliveryMetrics {
         let look_up = || {
             let Group { topic, group } = &self.group;
             let labels = GroupOutcome::new(topic, group, outcome.as_str());
-            self.metrics
-                .families
-                .deliveries
-                .get_or_create_owned(&labels)
+            self.metrics.families.deliveries.get_or_create(&labels)
         };
         counter.get_or_init(look_up).inc();
     }
@@ -56,7 +53,7 @@ impl DeliveryMetrics {
     /// Records the time from the due time of a delivery to the start of its handler.
     pub fn lateness(&self, lateness: Duration) {
         let family = &self.metrics.families.delivery_lateness;
-        let look_up = || family.get_or_create_owned(&self.group);
+        let look_up = || family.get_or_create(&self.group);
         let histogram = self.lateness.get_or_init(look_up);
         histogram.observe(lateness.as_secs_f64());
     }
@@ -64,7 +61,7 @@ impl DeliveryMetrics {
     /// Records the run time of a handler.
     pub fn handled(&self, took: Duration) {
         let family = &self.metrics.families.handle_duration;
-        let look_up = || family.get_or_create_owned(&self.group);
+        let look_up = || family.get_or_create(&self.group);
         let histogram = self.handled.get_or_init(look_up);
         histogram.observe(took.as_secs_f64());
     }

@@ -1,10 +1,12 @@
 //! Metric families: counters, gauges and histograms, each registered with a name and a help text.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use lisa_core::sync::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -25,7 +27,10 @@ const SCRIPT_SECONDS: [f64; 12] = [
 pub(super) type Counters<L> = Family<L, Counter>;
 pub(super) type Gauges<L> = Family<L, Gauge>;
 pub(super) type SecondsGauges<L> = Family<L, Gauge<f64, AtomicU64>>;
-pub(super) type Durations<L> = Family<L, Histogram, fn() -> Histogram>;
+pub(super) type Durations<L> = Family<L, Histogram>;
+pub(super) type TopicCounters<L> = OfTopics<L, Counter>;
+pub(super) type TopicGauges<L> = OfTopics<L, Gauge>;
+pub(super) type TopicDurations<L> = OfTopics<L, Histogram>;
 
 /// The trait bounds of a label set.
 pub(super) trait Labels:
@@ -35,50 +40,109 @@ pub(super) trait Labels:
 
 impl<T: Clone + fmt::Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static> Labels for T {}
 
+/// The labels of a series of a topic.
+pub(super) trait TopicLabels: Labels {
+    fn topic(&self) -> &str;
+}
+
+/// A family of series of topics. Those of a topic that is gone can be removed.
+pub(super) struct OfTopics<L, M> {
+    family: Family<L, M>,
+    /// The labels of all series, by topic.
+    labels: Mutex<HashMap<Box<str>, Vec<L>>>,
+}
+
+impl<L: TopicLabels, M: Clone> OfTopics<L, M> {
+    fn new(family: Family<L, M>) -> Self {
+        Self {
+            family,
+            labels: Mutex::default(),
+        }
+    }
+
+    pub(super) fn get_or_create(&self, labels: &L) -> M {
+        if self.family.get(labels).is_none() {
+            let mut all = self.labels.lock();
+            let of_topic = all.entry(labels.topic().into()).or_default();
+            of_topic.push(labels.clone());
+        }
+        self.family.get_or_create_owned(labels)
+    }
+
+    pub(super) fn remove(&self, labels: &L) {
+        self.family.remove(labels);
+        if let Some(of_topic) = self.labels.lock().get_mut(labels.topic()) {
+            of_topic.retain(|other| other != labels);
+        }
+    }
+}
+
 /// A kind of families.
-pub(super) trait Kind: Metric + Clone {
+pub(super) trait Kind {
     /// The unit, which is appended to the name.
     const UNIT: Option<Unit> = None;
+    type Family: Metric;
 
     fn create() -> Self;
+
+    /// Returns the family that is scraped.
+    fn family(&self) -> Self::Family;
+
+    /// Removes the series of a topic that is gone.
+    fn forget_topic(&self, _topic: &str) {}
 }
 
-impl<L: Labels> Kind for Counters<L> {
-    fn create() -> Self {
-        Self::default()
-    }
+macro_rules! kinds {
+    ($($metric:ty $([$unit:expr])?: $create:expr;)+) => {$(
+        impl<L: Labels> Kind for Family<L, $metric> {
+            $(const UNIT: Option<Unit> = Some($unit);)?
+            type Family = Self;
+
+            fn create() -> Self {
+                $create
+            }
+
+            fn family(&self) -> Self {
+                self.clone()
+            }
+        }
+
+        impl<L: TopicLabels> Kind for OfTopics<L, $metric> {
+            $(const UNIT: Option<Unit> = Some($unit);)?
+            type Family = Family<L, $metric>;
+
+            fn create() -> Self {
+                Self::new($create)
+            }
+
+            fn family(&self) -> Family<L, $metric> {
+                self.family.clone()
+            }
+
+            fn forget_topic(&self, topic: &str) {
+                for labels in self.labels.lock().remove(topic).unwrap_or_default() {
+                    self.family.remove(&labels);
+                }
+            }
+        }
+    )+};
 }
 
-impl<L: Labels> Kind for Gauges<L> {
-    fn create() -> Self {
-        Self::default()
-    }
-}
-
-impl<L: Labels> Kind for SecondsGauges<L> {
-    const UNIT: Option<Unit> = Some(Unit::Seconds);
-
-    fn create() -> Self {
-        Self::default()
-    }
-}
-
-impl<L: Labels> Kind for Durations<L> {
-    const UNIT: Option<Unit> = Some(Unit::Seconds);
-
-    fn create() -> Self {
-        Self::new_with_constructor(|| Histogram::new(SECONDS))
-    }
+kinds! {
+    Counter: Family::default();
+    Gauge: Family::default();
+    Gauge<f64, AtomicU64> [Unit::Seconds]: Family::default();
+    Histogram [Unit::Seconds]: Family::new_with_constructor(|| Histogram::new(SECONDS));
 }
 
 /// Creates and registers a family.
 pub(super) fn register<K: Kind>(registry: &mut Registry, name: &str, help: &str) -> K {
-    let family = K::create();
+    let kind = K::create();
     match K::UNIT {
-        Some(unit) => registry.register_with_unit(name, help, unit, family.clone()),
-        None => registry.register(name, help, family.clone()),
+        Some(unit) => registry.register_with_unit(name, help, unit, kind.family()),
+        None => registry.register(name, help, kind.family()),
     }
-    family
+    kind
 }
 
 pub(super) fn script_histogram() -> Histogram {

@@ -147,6 +147,48 @@ fn a_topic_that_is_not_read_any_more_is_gone() {
 }
 
 #[test]
+fn a_topic_that_is_gone_leaves_no_series() {
+    let m = metrics();
+    let count = |topic: &str| {
+        m.sent(topic, "waiting", 2);
+        m.moved(topic, 3);
+        m.migrated(topic, 1);
+        let deliveries = m.deliveries(topic, "g");
+        deliveries.ended(Settled::Acked);
+        deliveries.lateness(Duration::from_millis(4));
+        deliveries.handled(Duration::from_millis(40));
+        m.callback(topic, "g", "acked", "sent");
+        m.suspects(topic, "g", "running", 1);
+        m.pulls_waiting(topic, "g", 1);
+        m.pulled(topic, "g", 1);
+        m.completed_later(topic, "g");
+        m.sink(topic, "g", true, false, 1);
+        m.reclaimed(topic, "g", "retry", 1);
+        m.forwarded(topic, "g", "other", 1);
+    };
+    count("orders");
+    count("mail");
+    let series = |text: &str, topic: &str| {
+        text.lines()
+            .filter(|line| line.contains(&format!("topic=\"{topic}\"")))
+            .count()
+    };
+    let before = m.encode();
+    m.topic_gone("orders");
+    let text = m.encode();
+    assert_eq!(series(&text, "orders"), 0, "{text}");
+    assert_eq!(series(&text, "mail"), series(&before, "mail"));
+    assert!(series(&text, "mail") > 40, "{text}");
+    // A topic of the same name counts from zero.
+    count("orders");
+    assert_eq!(series(&m.encode(), "orders"), series(&before, "orders"));
+    assert!(
+        m.encode()
+            .contains(r#"lisa_messages_sent_total{topic="orders",outcome="waiting"} 2"#)
+    );
+}
+
+#[test]
 fn a_limit_that_is_not_set_is_not_exported() {
     let m = metrics();
     let unlimited = TopicReading {

@@ -41,6 +41,8 @@ pub(crate) enum DeclareReply {
     Epoch(u64),
     /// New shards, of this number, are being created: no settings are replaced until they are in use.
     Resharding(u16),
+    /// It would have this number of groups, which are too many.
+    Full(usize),
     /// The topic is on other shards.
     Redirected,
     /// The topic was removed, or is being removed.
@@ -114,6 +116,7 @@ impl Operation for Declare<'_> {
             "layout" => return Ok(DeclareReply::Layout(reply.number()?)),
             "epoch" => return Ok(DeclareReply::Epoch(reply.number()?)),
             "resharding" => return Ok(DeclareReply::Resharding(reply.number()?)),
+            "full" => return Ok(DeclareReply::Full(reply.number()?)),
             "removed" => {
                 let is_over = reply.flag()?;
                 return Ok(DeclareReply::Removed { is_over });

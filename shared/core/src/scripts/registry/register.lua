@@ -6,7 +6,7 @@
 -- ARGV[2] entry      text    "<shards> <epoch>"
 -- ARGV[3] if_missing flag    1 to keep an entry that is there
 --
--- Returns 'registered' or 'same', and the registry's version.
+-- Returns 'registered' or 'same'.
 -- Cost O(1).
 -- Safe to repeat.
 local TOPICS = KEYS[1]
@@ -14,7 +14,8 @@ local topic, entry, if_missing = ARGV[1], ARGV[2], ARGV[3] == '1'
 
 local there = redis.call('HGET', TOPICS, topic)
 if there and (if_missing or there == entry) then
-  return {'same', tonumber(redis.call('HGET', TOPICS, ':version')) or 0}
+  return {'same'}
 end
 redis.call('HSET', TOPICS, topic, entry)
-return {'registered', redis.call('HINCRBY', TOPICS, ':version', 1)}
+redis.call('HINCRBY', TOPICS, ':version', 1)
+return {'registered'}

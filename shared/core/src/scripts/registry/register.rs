@@ -19,6 +19,9 @@ operation! {
         entry: args.number(format_args!("{} {}", call.shards, call.epoch)),
         if_missing: args.flag(call.if_missing),
     }
-    /// The registry's version.
-    reply u64 { "registered" | "same" => reply.number() }
+    /// Whether the registry has changed.
+    reply bool {
+        "registered" => Ok(true),
+        "same" => Ok(false),
+    }
 }
