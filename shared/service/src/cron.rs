@@ -46,12 +46,21 @@ impl Eq for Cron {}
 /// The longest expression in bytes.
 const LONGEST: usize = 512;
 
+/// The longest expression in bytes that an error shows.
+const LONGEST_EXAMPLE: usize = 100;
+
 /// The reason why a text is not a cron expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidCron {
     /// The text is too long.
     #[error("has {0} bytes, must be at most {LONGEST}")]
     Length(usize),
+    /// The text has the five fields of cron, without seconds.
+    #[error("expected six fields, with seconds first, such as {expression:?}")]
+    NoSeconds {
+        /// The same expression, with seconds.
+        expression: String,
+    },
     /// The text does not have six fields.
     #[error(
         "expected six fields (second minute hour day month weekday, like \"0 */5 * * * *\"), found {0}"
@@ -110,7 +119,7 @@ impl FromStr for Cron {
         }
         let fields: Vec<_> = text.split_whitespace().collect();
         let [_, _, _, day, month, weekday] = fields[..] else {
-            return Err(InvalidCron::Fields(fields.len()));
+            return Err(with_seconds(&fields).unwrap_or(InvalidCron::Fields(fields.len())));
         };
         let cron = read(&fields)?;
         if !has_date(&cron) {
@@ -125,6 +134,16 @@ impl FromStr for Cron {
             parsed: cron,
         })
     }
+}
+
+/// Returns the error of five fields that are valid behind a second.
+fn with_seconds(fields: &[&str]) -> Option<InvalidCron> {
+    if fields.len() + 1 != FIELDS.len() {
+        return None;
+    }
+    let expression = format!("0 {}", fields.join(" "));
+    let is_valid = expression.len() <= LONGEST_EXAMPLE && expression.parse::<Cron>().is_ok();
+    is_valid.then_some(InvalidCron::NoSeconds { expression })
 }
 
 /// Parses the fields. If they are wrong, parses each one alone: the parser does not report which one it rejects.
@@ -196,7 +215,12 @@ mod tests {
             "*/5 * * * * *"
         );
         for (text, says) in [
-            ("* * * * *", "found 5"),
+            (
+                "*/5  * * * *",
+                "expected six fields, with seconds first, such as \"0 */5 * * * *\"",
+            ),
+            ("60 * * * *", "found 5"),
+            (&format!("{}5 * * * *", "1,".repeat(50)), "found 5"),
             ("@hourly", "found 1"),
             ("0 * * * * * 2027", "found 7"),
             ("61 * * * * *", "second \"61\": expected 0 to 59, or *"),
