@@ -90,9 +90,9 @@ impl Attribute {
         }
         let lower = name.to_ascii_lowercase();
         let is_reserved = lower.starts_with("aws.") || lower.starts_with("amazon.");
-        if is_reserved || name.starts_with('.') || name.ends_with('.') {
+        if is_reserved || name.split('.').any(str::is_empty) {
             return wrong(
-                "a name must not begin with AWS. or Amazon., or begin or end with a period",
+                "a name must not begin with AWS. or Amazon., begin or end with a period, or have two periods in sequence",
             );
         }
         // A receiver could not tell them from the headers that Lisa sets.
@@ -433,6 +433,10 @@ mod tests {
             (
                 json!({"x.": {"DataType": "String", "StringValue": "a"}}),
                 "a period",
+            ),
+            (
+                json!({"a..b": {"DataType": "String", "StringValue": "a"}}),
+                "two periods in sequence",
             ),
             (
                 json!({"a": {"DataType": "String", "StringValue": "\u{1}"}}),

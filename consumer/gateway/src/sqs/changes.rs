@@ -55,11 +55,6 @@ fn attributes_of<'de, D: Deserializer<'de>>(from: D) -> Result<Texts, D::Error> 
 pub(super) async fn create(call: &Call<'_>, request: Create) -> Result<Response, SqsError> {
     let name = request.queue_name.as_deref();
     let name = name.ok_or_else(|| SqsError::missing("QueueName"))?;
-    let wrong_name = || {
-        let message =
-            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length";
-        SqsError::new(Kind::InvalidParameterValue, message)
-    };
     let topic = topic_of(name).map_err(|_| wrong_name())?;
     reached(&topic)?;
     let until = Instant::now() + REMOVED_WITHIN;
@@ -103,6 +98,12 @@ pub(super) async fn create(call: &Call<'_>, request: Create) -> Result<Response,
     Ok(ok(&json!({ "QueueUrl": call.url(name) })))
 }
 
+fn wrong_name() -> SqsError {
+    let message =
+        "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length";
+    SqsError::new(Kind::InvalidParameterValue, message)
+}
+
 /// Returns a topic as Redis has it now.
 async fn newest(call: &Call<'_>, topic: &Topic) -> Result<Option<Arc<TopicHandle>>, SqsError> {
     match call.gateway().process().broker.newest(topic).await {
@@ -122,7 +123,11 @@ async fn new_queue(
     let wants_fifo = given
         .get("FifoQueue")
         .is_some_and(|value| value.trim().eq_ignore_ascii_case("true"));
-    if wants_fifo != name.ends_with(FIFO) && (!wants_fifo || given.contains_key("FifoQueue")) {
+    if wants_fifo != name.ends_with(FIFO) {
+        if !wants_fifo {
+            // As in SQS, where only the name of a FIFO queue has a period.
+            return Err(wrong_name());
+        }
         let message = "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end \
             with .fifo suffix and be 1 to 80 in length.";
         return Err(SqsError::new(Kind::InvalidParameterValue, message));

@@ -101,16 +101,19 @@ struct Sender<'a> {
     now: UnixMs,
     /// True for a queue whose name ends with `.fifo`.
     is_fifo: bool,
+    /// True if its messages are the entries of a batch.
+    is_batch: bool,
     settings: &'a TopicSettings,
 }
 
 impl<'a> Sender<'a> {
-    fn of(call: &'a Call<'_>, queue: &'a Queue) -> Self {
+    fn of(call: &'a Call<'_>, queue: &'a Queue, is_batch: bool) -> Self {
         Self {
             trace: call.trace.as_deref(),
             token: call.token.as_deref(),
             now: call.gateway().process().broker.now(),
             is_fifo: queue.is_fifo(),
+            is_batch,
             settings: queue.topic.settings(),
         }
     }
@@ -195,6 +198,7 @@ impl Message {
             token: None,
             now: UnixMs::new(0),
             is_fifo: true,
+            is_batch: false,
             settings: &settings,
         };
         self.check(&sender).map(drop)
@@ -216,7 +220,7 @@ pub(super) async fn send(call: &Call<'_>, request: Message) -> Result<Response, 
         message,
         group,
         hashes,
-    } = request.check(&Sender::of(call, &queue))?;
+    } = request.check(&Sender::of(call, &queue, false))?;
     let producer = &call.options().producer;
     let receipt = producer
         .send_message(queue.topic.name().as_str(), message)
@@ -273,7 +277,7 @@ struct Results<'a> {
 pub(super) async fn send_batch(call: &Call<'_>, request: SendBatch) -> Result<Response, SqsError> {
     let queue = call.queue(request.queue_url.as_deref()).await?;
     check_ids(ENTRY, request.entries.iter().map(|entry| entry.id.as_str()))?;
-    let sender = Sender::of(call, &queue);
+    let sender = Sender::of(call, &queue, true);
     check_batch(&sender, &request.entries)?;
     let (mut ids, mut hashes, mut messages) = (Vec::new(), Vec::new(), Vec::new());
     let mut groups = Vec::new();
@@ -413,8 +417,13 @@ impl Message {
         let body = body.ok_or_else(|| SqsError::missing("MessageBody"))?;
         let most = sender.settings.max_payload.get();
         if size > most {
+            // As SQS, which has another text for an entry of a batch.
+            let what = match sender.is_batch {
+                true => "cannot be validated",
+                false => "are invalid",
+            };
             let message = format!(
-                "One or more parameters are invalid. Reason: Message must be shorter than {most} bytes."
+                "One or more parameters {what}. Reason: Message must be shorter than {most} bytes."
             );
             return Err(SqsError::new(Kind::InvalidParameterValue, message));
         }

@@ -111,6 +111,18 @@ async fn a_queue_is_created_changed_and_removed_by_calls() {
         assert_eq!(message, format!("Unknown Attribute {attribute}."));
     }
     create(here, "standard", json!({})).await.ok();
+    // Without `FifoQueue`, `.fifo` is a part of the name like any other.
+    for attributes in [json!({}), json!({"FifoQueue": "false"})] {
+        let refused = create(here, "other.fifo", attributes).await;
+        let message = refused.fails("InvalidParameterValue");
+        assert!(
+            message.starts_with("Can only include alphanumeric"),
+            "{message}"
+        );
+    }
+    let refused = create(here, "other", json!({"FifoQueue": "true"})).await;
+    let message = refused.fails("InvalidParameterValue");
+    assert!(message.starts_with("The name of a FIFO queue"), "{message}");
     let long = format!("{}.fifo", "x".repeat(76));
     create(here, &long, json!({"FifoQueue": "true"}))
         .await

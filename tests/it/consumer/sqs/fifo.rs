@@ -140,6 +140,10 @@ async fn messages_and_batches_have_the_sizes_of_sqs() {
         message.ends_with("shorter than 1048576 bytes."),
         "{message}"
     );
+    assert!(
+        message.starts_with("One or more parameters are invalid. Reason: "),
+        "{message}"
+    );
     let batch = |sizes: [usize; 2]| {
         let [a, b] = sizes.map(body);
         json!({"Entries": [{"Id": "a", "MessageBody": a}, {"Id": "b", "MessageBody": b}]})
@@ -150,6 +154,22 @@ async fn messages_and_batches_have_the_sizes_of_sqs() {
     let message = call(api, "SendMessageBatch", of("q", batch([MIB, 1]))).await;
     let message = message.fails("BatchRequestTooLong");
     assert!(message.contains("You have sent 1048577 bytes"), "{message}");
+    // An entry that is too large fails alone, with another text than a single message.
+    create(api, "small", json!({"MaximumMessageSize": "2048"})).await;
+    let sent = call(api, "SendMessageBatch", of("small", batch([2048, 2049])));
+    let sent = sent.await.ok();
+    assert_eq!(sent["Successful"][0]["Id"], "a", "{sent}");
+    let failed = &sent["Failed"][0];
+    assert_eq!(
+        (&failed["Id"], &failed["Code"], &failed["Message"]),
+        (
+            &json!("b"),
+            &json!("InvalidParameterValue"),
+            &json!(
+                "One or more parameters cannot be validated. Reason: Message must be shorter than 2048 bytes."
+            )
+        )
+    );
     // A topic may have larger ones.
     call(api, "SendMessageBatch", of("large", batch([MIB, MIB])))
         .await
