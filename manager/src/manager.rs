@@ -132,10 +132,13 @@ impl Manager {
         api::message_route(self.api_state(Via::Http, tokens, reads), tokens)
     }
 
-    /// Returns all routes, for the command line of this process.
-    pub(crate) fn command_line_api(&self) -> Router {
+    /// Returns all routes, for the command line of this process. `is_managers_config` is true if it has the managers' configuration.
+    pub(crate) fn command_line_api(&self, is_managers_config: bool) -> Router {
         let (tokens, reads) = (TokenSet::default(), Reads::default());
-        api::unlimited(self.api_state(Via::CommandLine, &tokens, &reads))
+        api::unlimited(Api {
+            is_managers_config,
+            ..self.api_state(Via::CommandLine, &tokens, &reads)
+        })
     }
 
     /// Returns the pages of the dashboard, to serve at `/` next to the other routes, or on a listener of their own.
@@ -167,6 +170,7 @@ impl Manager {
             stored_schedules: self.stored_schedules.clone(),
             examinations: self.examinations.clone(),
             config: self.config.clone(),
+            is_managers_config: true,
             tokens: tokens.clone(),
             bodies: BodyLimits::new(self.config.http.body_timeout),
             reads: reads.clone(),

@@ -22,6 +22,7 @@ mod operators;
 mod readers;
 mod recurring;
 mod run;
+mod run_time_groups;
 mod schedules;
 mod served;
 mod snapshot;

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use lisa_core::broker::Retirement;
 use lisa_service::http::{GroupPath, Problem};
 
-use super::Api;
+use super::{Api, Via};
 use crate::operations::audit;
 use crate::operations::groups::{self, GroupPaused, GroupRetired};
 
@@ -52,6 +52,8 @@ async fn set_paused(
 }
 
 /// Drains a group: it gets no new messages. A manager removes it within a minute after its last message is finished.
+///
+/// If the managers' configuration does not declare the topic, the settings of the topic cease to name the group.
 #[utoipa::path(post, operation_id = "drain_group", path = "/v1/topics/{topic}/groups/{group}/drain", tag = "groups", params(GroupPath),
     responses((status = 202, description = "The number of messages it still has", body = GroupRetired),
         (status = 404, description = "unknown_topic, or not_found: no such group")))]
@@ -62,7 +64,10 @@ pub(super) async fn drain(
     retire(&api, &path, Some(Retirement::Drain)).await
 }
 
-/// Permanently drops the messages of a group and removes it. A manager begins within a minute.
+/// Permanently drops the messages of a group and removes it.
+///
+/// The call does so for up to 2 seconds; managers continue within a minute. If the managers' configuration does not declare the
+/// topic, the settings of the topic cease to name the group.
 #[utoipa::path(post, operation_id = "drop_group", path = "/v1/topics/{topic}/groups/{group}/drop", tag = "groups", params(GroupPath),
     responses((status = 202, description = "The number of messages it has", body = GroupRetired),
         (status = 404, description = "unknown_topic, or not_found: no such group")))]
@@ -74,6 +79,8 @@ pub(super) async fn drop_group(
 }
 
 /// Cancels a drain or drop: the group gets messages again, except those dropped or due in the meantime.
+///
+/// If the managers' configuration does not declare the topic, the settings of the topic name the group again.
 #[utoipa::path(post, operation_id = "keep_group", path = "/v1/topics/{topic}/groups/{group}/keep", tag = "groups", params(GroupPath),
     responses((status = 200, description = "The new state; `changed` is false if the group was in it already", body = GroupRetired), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn keep(
@@ -90,16 +97,22 @@ async fn retire(
 ) -> Result<(StatusCode, Json<GroupRetired>), Problem> {
     let (topic, group) = api.find(path).await?;
     let word = how.map_or("keep", Retirement::as_str);
+    let config = api.is_managers_config.then_some(&*api.config);
     let action = api.action(word).topic(topic.name()).group(&group);
     let answer = action
-        .run(groups::retire(&api.broker, &topic, &group, how), |answer| {
-            answer.outcome()
-        })
+        .run(
+            groups::retire(&api.broker, config, &topic, &group, how),
+            GroupRetired::outcome,
+        )
         .await;
     let answer = answer?;
     if answer.changed {
         let how = word;
         tracing::info!(topic = %topic.name(), %group, how, left = answer.left, "retired or kept by an operator");
+    }
+    // The command line drops the messages itself, and counts them.
+    if how == Some(Retirement::Drop) && api.via == Via::Http {
+        groups::begin_drop(&api.broker, &topic, &group).await;
     }
     let status = if how.is_some() {
         StatusCode::ACCEPTED

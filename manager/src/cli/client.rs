@@ -69,7 +69,7 @@ impl Client {
         let shutdown = Shutdown::manual(Duration::ZERO);
         let manager = Manager::new(&broker, &metrics, None, &shutdown, &loaded.config);
         Self(Transport::InProcess(Box::new(InProcess {
-            routes: manager.command_line_api(),
+            routes: manager.command_line_api(loaded.file.is_some()),
             broker,
             loaded,
         })))

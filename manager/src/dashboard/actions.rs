@@ -167,7 +167,7 @@ pub(super) async fn ask_group(
         ),
         "drop" => (
             format!("Drop group {group} and its messages?"),
-            html! { p.lead { "The group and its messages, including those in garbage, are permanently removed: " strong { (messages(left)) } ". A manager begins within a minute." } p.muted { "Copies of other groups are not affected." } },
+            html! { p.lead { "The group and its messages, including those in garbage, are permanently removed: " strong { (messages(left)) } ". This begins at once." } p.muted { "Copies of other groups are not affected." } },
             "Drop group",
             Some(name),
         ),
@@ -248,8 +248,12 @@ pub(super) async fn group(
                 }
                 _ => None,
             };
-            let retire = groups::retire(broker, &topic, group, how);
+            let config = Some(&*dashboard.0.parts.config);
+            let retire = groups::retire(broker, config, &topic, group, how);
             let answer = action(&verb).run(retire, GroupRetired::outcome).await?;
+            if how == Some(Retirement::Drop) {
+                groups::begin_drop(broker, &topic, group).await;
+            }
             let text = match how {
                 Some(Retirement::Drain) => {
                     format!("Group {group} is draining, {} left.", messages(answer.left))

@@ -1,14 +1,23 @@
 //! Pauses, retires, removes and shows groups, for HTTP and the command line.
 
+use std::time::Duration;
+
 use lisa_core::broker::{
-    Broker, BrokerError, GroupStats, Removed, Retired, Retirement, TopicHandle, TopicStats,
-    unless_gone,
+    Broker, BrokerError, Declare, GroupStats, Removed, Retired, Retirement, TopicHandle,
+    TopicStats, unless_gone,
 };
 use lisa_core::topic::{Group, Topic};
+use lisa_service::config::Config;
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use super::counted;
+
+/// The longest time for which a request drops messages itself. The managers drop the rest.
+const DROP_FOR: Duration = Duration::from_secs(2);
+/// The most attempts to change the settings of a topic that others change at the same time.
+const MAX_TRIES: usize = 5;
 
 /// A group of a topic with its counts.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -33,7 +42,7 @@ impl GroupView {
     }
 }
 
-/// Returns whether the topic's settings, which come from the managers' configuration, name a group.
+/// Returns whether the topic's settings name a group.
 pub(crate) fn is_configured(topic: &TopicHandle, group: &Group) -> bool {
     topic.settings().groups.contains(group)
 }
@@ -77,6 +86,9 @@ pub(crate) struct GroupRetired {
     pub(crate) changed: bool,
     /// The number of messages it still has.
     pub(crate) left: u64,
+    /// True if the topic's settings name it: the next manager start, or change of the topic, creates it again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) configured: bool,
     /// True if no group of the topic gets messages: due messages wait until one does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) messages_wait: bool,
@@ -93,17 +105,24 @@ impl GroupRetired {
     }
 }
 
-/// Drains a group, marks it to be dropped, or cancels either, and counts its messages.
+/// Drains a group, marks it to be dropped, or cancels either, and counts its messages. `config` is the managers' configuration
+/// if it is known: the settings of a topic that it does not declare cease to name the group before it retires, and name it again
+/// before it is kept.
 ///
 /// # Errors
 /// [`BrokerError`]; calling again is safe.
 pub(crate) async fn retire(
     broker: &Broker,
+    config: Option<&Config>,
     topic: &TopicHandle,
     group: &Group,
     how: Option<Retirement>,
 ) -> Result<GroupRetired, BrokerError> {
-    let changed = broker.retire(topic, group, how).await? == Retired::Done;
+    let name = topic.name();
+    let is_free = config.is_some_and(|config| !config.topics.contains_key(name));
+    let settings_changed = is_free && set_configured(broker, name, group, how.is_none()).await?;
+    let changed = broker.retire(topic, group, how).await? == Retired::Done || settings_changed;
+    let topic = &*broker.topic(name).await?;
     let counts = broker.stats(topic).await?.groups;
     let messages_wait = counts.iter().all(|counts| counts.retiring.is_some());
     let stats = counts.iter().find(|counts| counts.group == *group);
@@ -113,8 +132,47 @@ pub(crate) async fn retire(
         retiring: how,
         changed,
         left: stats.map_or(0, GroupStats::messages),
+        configured: is_configured(topic, group),
         messages_wait,
     })
+}
+
+/// Makes the settings of a topic name a group that exists, or not. They stay as they are while the topic is resharded or removed.
+/// Returns true if they have changed.
+async fn set_configured(
+    broker: &Broker,
+    topic: &Topic,
+    group: &Group,
+    configured: bool,
+) -> Result<bool, BrokerError> {
+    let mut tries = 0;
+    loop {
+        let there = broker.newest(topic).await?;
+        let is_there = there.groups().contains(group) && !group.is_of_instance();
+        if !is_there || is_configured(&there, group) == configured {
+            return Ok(false);
+        }
+        let mut settings = there.settings().clone();
+        match configured {
+            true => settings.groups.push(group.clone()),
+            false => settings.groups.retain(|named| named != group),
+        }
+        tries += 1;
+        let mode = Declare::UpdateAt(there.epoch());
+        match broker.declare(topic, &settings, mode).await {
+            Err(BrokerError::Epoch { .. }) if tries < MAX_TRIES => {}
+            Err(BrokerError::Resharding { .. } | BrokerError::BeingRemoved(_)) => return Ok(false),
+            declared => return declared.map(|_| true),
+        }
+    }
+}
+
+/// Begins to drop a group marked to be dropped, for up to [`DROP_FOR`]. The `clean` job of the managers continues.
+pub(crate) async fn begin_drop(broker: &Broker, topic: &TopicHandle, group: &Group) {
+    let dropped = timeout(DROP_FOR, drop_all(broker, topic, group, |_| {}));
+    if let Ok(Err(error)) = dropped.await {
+        tracing::debug!(topic = %topic.name(), %group, %error, "cannot drop the group now; the next run of the clean job will");
+    }
 }
 
 /// The result of dropping a group.

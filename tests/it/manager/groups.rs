@@ -312,11 +312,7 @@ async fn groups_are_paused_drained_kept_and_dropped_over_http() {
     assert_eq!(keep, retired(Value::Null, true));
     let dropped = post(&format!("{base}/drop")).await.expect(202).json();
     assert_eq!(dropped, retired(json!("drop"), true));
-    let report = post("/v1/jobs/clean/run").await.expect(200).json()["report"].clone();
-    assert_eq!(
-        (&report["groups"], &report["dropped"]),
-        (&json!(1), &json!(1))
-    );
+    // The call did not leave it to the job.
     assert_eq!(stats_of(broker, &topic, "b").await, None);
     for verb in ["pause", "resume", "drain", "drop", "keep"] {
         let unknown = post(&format!("{base}/{verb}")).await.expect(404).json();

@@ -97,7 +97,7 @@ pub(crate) async fn drain(
 ) -> Result<(), CliError> {
     let retired: GroupRetired = client.post(&of.route("drain")).answer().await?;
     let stats = group_stats(client, of).await?;
-    warn(of, &retired, stats.as_ref());
+    warn(client, of, &retired);
     if !output.is_table() {
         return Ok(output.object(&retired)?);
     }
@@ -131,11 +131,11 @@ pub(crate) async fn drop_group(
     }
     let retired: GroupRetired = client.post(&of.route("drop")).answer().await?;
     let left = retired.left;
-    warn(of, &retired, group_stats(client, of).await?.as_ref());
-    let mut reported = Instant::now();
+    warn(client, of, &retired);
+    let (mut reported, mut before) = (Instant::now(), 0);
     let progress = |messages| {
-        if reported.elapsed() >= REPORT_EVERY {
-            reported = Instant::now();
+        if messages != before && reported.elapsed() >= REPORT_EVERY {
+            (reported, before) = (Instant::now(), messages);
             remark(format_args!("dropped {messages} of {left}"));
         }
     };
@@ -184,14 +184,20 @@ async fn confirm(client: &Client, of: &GroupArgs) -> Result<(), CliError> {
     be_sure()
 }
 
-/// Warns that a group comes back with the next start of a manager whose configuration names it, and that no group gets the
-/// messages that become due from now on.
-fn warn(of: &GroupArgs, retired: &GroupRetired, stats: Option<&GroupStats>) {
-    let is_configured = |stats: &GroupStats| !stats.instance && !stats.unconfigured;
-    if stats.is_some_and(is_configured) {
+/// Warns that a group comes back because the settings still name it, and that no group gets the messages that become due from now
+/// on.
+fn warn(client: &Client, of: &GroupArgs, retired: &GroupRetired) {
+    let (name, topic) = (name_of(of), &of.topic);
+    if retired.configured {
+        // Without the managers' configuration, this process does not know what it declares.
+        let remedy = match client.require_managers_file() {
+            Ok(()) => String::new(),
+            Err(_) => format!(
+                "; if that does not declare {topic}, remove it with `topics change {topic} groups=...`"
+            ),
+        };
         remark(format_args!(
-            "{} is still in the topic's settings: remove it from the managers' configuration, or their next start creates it again",
-            name_of(of)
+            "{name} is still in the topic's settings: remove it from the managers' configuration, or their next start creates it again{remedy}"
         ));
     }
     if retired.messages_wait {
@@ -208,8 +214,8 @@ async fn group_stats(client: &Client, of: &GroupArgs) -> Result<Option<GroupStat
     Ok(groups.find(|stats| stats.group == of.group))
 }
 
-/// Drops the messages of a group marked to be dropped, and removes it. With `--url`, a manager does that within a
-/// minute, and this function waits for it.
+/// Drops the messages of a group marked to be dropped, and removes it. With `--url`, the managers do that, and this function
+/// waits for them.
 async fn drop_all(
     client: &Client,
     of: &GroupArgs,
