@@ -52,6 +52,16 @@ impl CliError {
         }
     }
 
+    /// Advises how to change a topic that exists with other settings.
+    pub(crate) fn about_creation(mut self) -> Self {
+        if let Self::Refused(refusal) = &mut self
+            && refusal.code() == "precondition_failed"
+        {
+            refusal.text.push_str("; change it with `topics change`");
+        }
+        self
+    }
+
     /// Names the options of `topics remove` in a refusal that advises the values of `how`.
     pub(crate) fn about_removal(mut self) -> Self {
         if let Self::Refused(refusal) = &mut self

@@ -80,6 +80,8 @@ impl TopicEntry {
     }
 }
 
+/// The most settings that the refusal of a creation names.
+const MAX_NAMED: usize = 3;
 /// The most streams of a topic, one for each group on each shard: each costs Redis memory and calls, also at rest.
 const MAX_STREAMS: usize = 4096;
 
@@ -136,7 +138,40 @@ pub(crate) async fn put(
     let declared = action.run(declare, |declared| {
         audit::changed(declared.epoch() != epoch)
     });
-    Ok((declared.await?, before.is_none()))
+    let declared = declared.await.map_err(|error| match (&error, before) {
+        (BrokerError::Epoch { .. }, Some(before)) if mode == Declare::UpdateAt(0) => {
+            exists_with_others(before, &settings).unwrap_or_else(|| error.into())
+        }
+        _ => error.into(),
+    });
+    Ok((declared?, before.is_none()))
+}
+
+/// Refuses to create a topic that exists with other settings than these, and names some of them.
+fn exists_with_others(there: &TopicHandle, wanted: &TopicSettings) -> Option<Problem> {
+    let fields =
+        |settings| -> BTreeMap<_, _> { flat("", &fields_of(settings)).into_iter().collect() };
+    let (now, wanted) = (fields(there.settings()), fields(wanted));
+    let text = |value: &Value| match value {
+        Value::Null => "unset".to_owned(),
+        value => plain(value),
+    };
+    let names: BTreeSet<_> = now.keys().chain(wanted.keys()).collect();
+    let others = names.into_iter().filter_map(|name| {
+        let of =
+            |fields: &BTreeMap<_, _>| fields.get(name).map_or_else(|| text(&Value::Null), text);
+        let (now, wanted) = (of(&now), of(&wanted));
+        (now != wanted).then(|| format!("{name} is {now}, not {wanted}"))
+    });
+    let others: Vec<_> = others.collect();
+    let (named, rest) = others.split_at(others.len().min(MAX_NAMED));
+    let rest = match rest.len() {
+        0 => String::new(),
+        rest => format!("; and {}", counted(rest as u64, "other setting")),
+    };
+    let (topic, named) = (there.name(), named.join("; "));
+    let why = format!("topic {topic} exists with other settings: {named}{rest}");
+    (!named.is_empty()).then(|| Problem::new(ProblemCode::PreconditionFailed, why))
 }
 
 /// Reads settings, and checks what depends on the existing topic.
@@ -236,15 +271,30 @@ pub(crate) fn not_in_file(config: &Config, topic: &Topic) -> Result<(), Problem>
 
 /// Returns the settings that a change replaces, as `lease=1m, ttl=5s`; empty if there are none.
 pub(crate) fn differences(before: &TopicSettings, after: &TopicSettings) -> String {
-    let fields = |settings| match serde_json::to_value(settings) {
-        Ok(Value::Object(fields)) => fields,
-        _ => Map::new(),
-    };
-    let before = fields(before);
-    let changed = fields(after).into_iter();
+    let before = fields_of(before);
+    let changed = fields_of(after).into_iter();
     let changed = changed.filter(|(name, value)| before.get(name) != Some(value));
     let texts = changed.map(|(name, value)| format!("{name}={}", plain(&value)));
     texts.collect::<Vec<_>>().join(", ")
+}
+
+fn fields_of(settings: &TopicSettings) -> Map<String, Value> {
+    match serde_json::to_value(settings) {
+        Ok(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    }
+}
+
+/// Returns the fields of an object; those of a table with its name in front.
+pub(crate) fn flat(prefix: &str, object: &Map<String, Value>) -> Vec<(String, Value)> {
+    let fields = object.iter().flat_map(|(name, value)| {
+        let name = format!("{prefix}{name}");
+        match value {
+            Value::Object(table) => flat(&format!("{name}."), table),
+            value => vec![(name, value.clone())],
+        }
+    });
+    fields.collect()
 }
 
 /// Returns the registered topics that the client of the request reaches.

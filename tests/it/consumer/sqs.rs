@@ -301,7 +301,7 @@ async fn a_request_that_is_not_of_the_protocol_says_what_is_wrong() {
             "CreateQueue",
             json!({"QueueName": "other.fifo"}),
             "InvalidParameterValue",
-            ".fifo suffix",
+            "Can only include",
         ),
         (
             "CreateQueue",

@@ -106,7 +106,7 @@ async fn settings_change_only_if_they_are_those_that_were_read() {
     let refused = put(&served, "new", NEW, json!({})).await.expect(412).json();
     assert_eq!(
         refused["detail"],
-        "topic new already exists or has changed: it is at epoch 2"
+        "topic new exists with other settings: max_attempts is 3, not 16"
     );
     let refused = put(&served, "other", ("If-Match", "\"1\""), json!({})).await;
     assert_eq!(
@@ -284,11 +284,23 @@ async fn the_command_line_creates_topics_and_changes_single_settings() {
             (&json!("list"), &json!(["1s", "5s"]))
         );
 
+        let one = ["topics", "change", topic, "groups=billing"];
+        let done = run(&one).await;
+        assert_eq!(done.stdout, format!("{topic} changed\n"), "{done:?}");
+        let stays = format!(
+            "group audit stays, and still gets messages: remove it with `lisa-manager groups drain {topic} audit`"
+        );
+        assert!(done.stderr.contains(&stays), "{done:?}");
+        let again = ["topics", "change", topic, "groups=billing,audit"];
+        let done = run(&again).await;
+        assert!(!done.stderr.contains("stays"), "{done:?}");
+
         for (arguments, code, text) in [
             (
                 &["topics", "create", topic][..],
                 1,
-                "already exists or has changed: it is at epoch 3",
+                "exists with other settings: groups is [\"billing\",\"audit\"], not [\"default\"]; max_attempts is 3, not 16; \
+                 retry.base is unset, not ",
             ),
             (
                 &["topics", "change", "none", "ttl=1h"],

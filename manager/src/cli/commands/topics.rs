@@ -7,18 +7,18 @@ use lisa_core::broker::{Removal, TopicStats};
 use lisa_core::fields::{Description, plain};
 use lisa_core::time::format_duration;
 use lisa_core::topic::{Group, Topic, TopicSettings};
-use lisa_service::cli::{Output, Rows, prompt};
+use lisa_service::cli::{Output, Rows, prompt, remark};
 use lisa_service::http::auth::Scope;
 use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep};
 
-use super::{be_sure, counted, print};
+use super::{be_sure, counted, print, topic_stats};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::setting::{Setting, set_all};
-use crate::operations::topics::{TopicEntry, TopicList, TopicRemoval};
+use crate::operations::topics::{TopicEntry, TopicList, TopicRemoval, flat};
 
 /// The time to wait for a removal that nothing holds up, and the pause between two looks.
 const GONE_WITHIN: Duration = Duration::from_secs(30);
@@ -101,18 +101,6 @@ pub(crate) async fn show(client: &Client, topic: &Topic, output: &Output) -> Res
     print(&table.to_string())
 }
 
-/// Returns the fields of an object; those of a table with its name in front.
-fn flat(prefix: &str, object: &Map<String, Value>) -> Vec<(String, Value)> {
-    let fields = object.iter().flat_map(|(name, value)| {
-        let name = format!("{prefix}{name}");
-        match value {
-            Value::Object(table) => flat(&format!("{name}."), table),
-            value => vec![(name, value.clone())],
-        }
-    });
-    fields.collect()
-}
-
 /// Creates a topic.
 pub(crate) async fn create(
     client: &Client,
@@ -121,7 +109,7 @@ pub(crate) async fn create(
     output: &Output,
 ) -> Result<(), CliError> {
     let put = put(client, topic, Map::new(), settings, "If-None-Match", "*");
-    let (status, created) = put.await?;
+    let (status, created) = put.await.map_err(CliError::about_creation)?;
     let what = match status {
         StatusCode::CREATED => "created",
         _ => "already exists with these settings",
@@ -129,7 +117,7 @@ pub(crate) async fn create(
     report(&created, what, output)
 }
 
-/// Changes settings of a topic. Fails if the topic changes meanwhile.
+/// Changes settings of a topic. Fails if the topic changes meanwhile. Warns about each group that the settings cease to name.
 pub(crate) async fn change(
     client: &Client,
     topic: &Topic,
@@ -143,13 +131,30 @@ pub(crate) async fn change(
     }
     let before: View = client.get(&["topics", topic.as_str()]).answer().await?;
     let tag = format!("\"{}\"", before.epoch);
+    let named_before = before.settings.get("groups").cloned().unwrap_or_default();
+    let named_before: Vec<Group> = serde_json::from_value(named_before).unwrap_or_default();
     let put = put(client, topic, before.settings, settings, "If-Match", &tag);
     let (_, changed) = put.await?;
     let what = match changed.epoch == before.epoch {
         true => "already has these settings",
         false => "changed",
     };
-    report(&changed, what, output)
+    report(&changed, what, output)?;
+    let named_after = &changed.settings.groups;
+    if named_before.iter().all(|group| named_after.contains(group)) {
+        return Ok(());
+    }
+    let stats = topic_stats(client, topic).await?;
+    for group in stats.groups {
+        let name = &group.group;
+        if named_before.contains(name) && group.unconfigured && group.retiring.is_none() {
+            remark(format_args!(
+                "group {name} stays, and still gets messages: remove it with `lisa-manager groups drain {topic} {name}`, or \
+                 together with its messages with `lisa-manager groups drop {topic} {name}`"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Removes a topic. Waits up to [`GONE_WITHIN`] for a removal by force, or for that of an empty topic.
