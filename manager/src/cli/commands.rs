@@ -363,7 +363,7 @@ pub(crate) async fn sweep(
         Ok(swept)
     };
     if args.all && !args.dry_run && !args.yes {
-        require_terminal(verb)?;
+        require_terminal(format_args!("{} --all", verb.as_str()))?;
         let count = sweep(true).await?.found;
         if count > 0 {
             prompt(format_args!(
@@ -403,13 +403,12 @@ pub(crate) async fn sweep(
     )))
 }
 
-/// Checks that stdin is a terminal, so that the user can confirm a requeue or purge of all garbage.
-fn require_terminal(verb: Verb) -> Result<(), CliError> {
+/// Checks that stdin is a terminal, so that the user can confirm an action.
+fn require_terminal(action: impl Display) -> Result<(), CliError> {
     if io::stdin().is_terminal() {
         return Ok(());
     }
-    let verb = verb.as_str();
-    let text = format!("{verb} --all requires --yes when there is no terminal");
+    let text = format!("{action} requires --yes when there is no terminal");
     Err(CliError::Usage(text))
 }
 

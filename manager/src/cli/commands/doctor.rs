@@ -1,7 +1,6 @@
 //! `doctor`: examines topics, explains what is wrong, and repairs it.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal};
 
 use axum::http::Method;
 use lisa_core::broker::{Checkup, Fault, Hint, Outcome};
@@ -10,7 +9,7 @@ use lisa_service::cli::{Output, Rows, escape, prompt, remark};
 use lisa_service::http::auth::Scope;
 use serde_json::json;
 
-use super::{be_sure, counted, print};
+use super::{be_sure, counted, print, require_terminal};
 use crate::cli::args::DoctorArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
@@ -43,11 +42,7 @@ pub(crate) async fn examine(
         topics.dedup();
     }
     if args.repair && !args.yes {
-        if !io::stdin().is_terminal() {
-            return Err(CliError::Usage(
-                "--repair requires --yes when there is no terminal".to_owned(),
-            ));
-        }
+        require_terminal("--repair")?;
         let mut unexamined = unexamined.clone();
         let mut found = examine_all(client, &topics, false, &mut unexamined).await?;
         if found.iter().all(Checkup::is_healthy) {

@@ -1,6 +1,5 @@
 //! `garbage requeue` and `garbage purge` with a filter, `garbage jobs` and `garbage stop`.
 
-use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use lisa_core::broker::NO_MANAGER;
@@ -10,7 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::{be_sure, choose_group, counted, of_group, print};
+use super::{be_sure, choose_group, counted, of_group, print, require_terminal};
 use crate::cli::args::{JobArgs, SweepArgs};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
@@ -80,10 +79,7 @@ pub(crate) async fn start(
                 },
             };
         }
-        if !io::stdin().is_terminal() {
-            let text = format!("{word} with a filter requires --yes when there is no terminal");
-            return Err(CliError::Usage(text));
-        }
+        require_terminal(format_args!("{word} with a filter"))?;
         let most = limits
             .max
             .map_or(String::new(), |max| format!(", up to {max}"));

@@ -1,6 +1,5 @@
 //! `groups`: lists, drains, drops and keeps groups.
 
-use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use lisa_core::broker::{GroupStats, Retirement};
@@ -9,7 +8,7 @@ use lisa_service::cli::{Output, Rows, prompt, remark};
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::{be_sure, complete, counted, of_group, print, topic_stats};
+use super::{be_sure, complete, counted, of_group, print, require_terminal, topic_stats};
 use crate::cli::args::GroupArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
@@ -168,10 +167,7 @@ pub(crate) async fn keep(client: &Client, of: &GroupArgs, output: &Output) -> Re
 
 /// Asks for confirmation before messages are dropped.
 async fn confirm(client: &Client, of: &GroupArgs) -> Result<(), CliError> {
-    if !io::stdin().is_terminal() {
-        let text = "drop requires --yes when there is no terminal".to_owned();
-        return Err(CliError::Usage(text));
-    }
+    require_terminal("drop")?;
     let Some(stats) = group_stats(client, of).await? else {
         // The route explains that there is no such group.
         return Ok(());

@@ -1,6 +1,5 @@
 //! `topics`: lists topics, shows one, creates one, changes settings of one, and removes one.
 
-use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use lisa_core::broker::{Removal, TopicStats};
@@ -14,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep};
 
-use super::{be_sure, counted, print, topic_stats};
+use super::{be_sure, counted, print, require_terminal, topic_stats};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::setting::{Setting, set_all};
@@ -202,10 +201,7 @@ pub(crate) async fn remove(
 
 /// Asks for confirmation before messages are removed.
 fn confirm(topic: &Topic) -> Result<(), CliError> {
-    if !io::stdin().is_terminal() {
-        let text = "--force requires --yes when there is no terminal".to_owned();
-        return Err(CliError::Usage(text));
-    }
+    require_terminal("--force")?;
     prompt(format_args!(
         "permanently remove topic {topic} with its messages? [y/N] "
     ));
