@@ -101,6 +101,7 @@ fn remedy(trouble: &Trouble) -> (String, &'static str) {
         TroubleKind::NoManager
         | TroubleKind::Unreadable
         | TroubleKind::Late
+        | TroubleKind::Full
         | TroubleKind::Paused
         | TroubleKind::Retiring
         | TroubleKind::Unconfigured => (page, "Open"),

@@ -47,6 +47,8 @@ words!(
         NoConsumer = "no_consumer",
         /// The oldest due message that no consumer holds is late.
         Late = "late",
+        /// A topic has reached its limits, and refuses sends.
+        Full = "full",
         /// Garbage has more messages than its limit.
         Garbage = "garbage",
         /// A topic or group is paused.
@@ -202,7 +204,7 @@ pub(crate) fn attention(stats: &StatsList, limits: &AttentionQuery, is_dev: bool
 }
 
 fn in_topic(stats: &TopicStats, limits: &AttentionQuery) -> Vec<Trouble> {
-    use Status::{Critical, Notice};
+    use Status::{Critical, Notice, Warning};
     let mut found = Vec::new();
     if stats.conservation_error > 0 {
         let messages = counted(stats.conservation_error, "message");
@@ -213,6 +215,10 @@ fn in_topic(stats: &TopicStats, limits: &AttentionQuery) -> Vec<Trouble> {
         let messages = counted(stats.missing_records(), "message");
         let what = format!("{messages} without a record");
         found.push(Trouble::new(Critical, TroubleKind::MissingRecords, what));
+    }
+    if stats.full {
+        let what = "max_messages or max_bytes reached on at least one shard, which refuses sends";
+        found.push(Trouble::new(Warning, TroubleKind::Full, what));
     }
     if stats.paused {
         let what = "paused, nothing becomes ready";
@@ -346,6 +352,7 @@ mod tests {
                 "missing_records",
                 "t",
             ),
+            (json!({ "full": true }), json!({}), Warning, "full", "t"),
             (paused.clone(), json!({}), Notice, "paused", "t"),
             (paused, later.clone(), Notice, "paused", "t"),
             (

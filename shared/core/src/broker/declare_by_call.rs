@@ -25,7 +25,7 @@ const MAX_CLAIMS: usize = 1000;
 /// The age from which a claim counts as that of a process that has stopped: much longer than its call can take.
 const CLAIM_LASTS: Duration = Duration::from_secs(60);
 /// The bytes of a tombstone in `max_bytes`, twice for that of a merged id, as in the send script.
-const TOMB_BYTES: u64 = 128;
+pub(super) const TOMB_BYTES: u64 = 128;
 /// The tries of a call while claims of earlier calls use up its quota, or while its topic is being changed.
 const TRIES: u32 = 20;
 /// The pause after a try, multiplied by the number of tries so far.

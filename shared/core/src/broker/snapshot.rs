@@ -198,7 +198,7 @@ enum Packed {
 #[derive(Serialize, Deserialize)]
 struct PackedCounts(
     u8,
-    /// 1 paused, 2 general.
+    /// 1 paused, 2 general, 4 full.
     u8,
     /// Stored, waiting, tombstones, bytes, conservation error.
     [u64; 5],
@@ -279,7 +279,7 @@ impl PackedCounts {
         };
         Self(
             FORMAT,
-            flags([stats.paused, stats.class == "general"]),
+            flags([stats.paused, stats.class == "general", stats.full]),
             [
                 stats.stored,
                 stats.waiting,
@@ -358,6 +358,7 @@ impl Packed {
             next_due: Some(UnixMs::new(next_due)).filter(|due| due.get() > 0),
             overdue_ms: age(at, since),
             bytes,
+            full: flags & 4 != 0,
             migrating,
             groups: groups.into_iter().map(|group| group.unpack(at)).collect(),
             counters: counters
@@ -392,6 +393,7 @@ mod tests {
             next_due: Some(UnixMs::new(900)),
             overdue_ms: 100,
             bytes: 4096,
+            full: true,
             migrating: Some(1),
             groups: vec![GroupStats {
                 group: "billing".parse().unwrap(),

@@ -6,13 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::broker::counters::COUNTERS;
+use crate::broker::declare_by_call::TOMB_BYTES;
 use crate::broker::execute::Tries;
 use crate::broker::shards::unless_gone;
 use crate::broker::{Broker, BrokerError, Retirement, TopicHandle};
+use crate::fields::Size;
 use crate::scripts::{GroupCounts, Stats, StatsReply};
 use crate::state::State;
 use crate::time::{UnixMs, millis};
-use crate::topic::{Group, Shard, Topic};
+use crate::topic::{Group, Shard, Topic, TopicSettings};
 
 /// The statistics of a topic, at one instant of each of its shards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +44,10 @@ pub struct TopicStats {
     /// The size of the stored records in bytes, if `max_bytes` bounds it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub bytes: u64,
+    /// True if a shard refuses sends, because it has reached its part of `max_messages`, or because its part of `max_bytes` has no room
+    /// for a record of mean size.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub full: bool,
     /// The number of messages that are still on retiring shards while the topic is resharded. A message that is due
     /// counts once for each of its groups.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -182,6 +188,7 @@ impl Broker {
             next_due: None,
             overdue_ms: 0,
             bytes: 0,
+            full: false,
             migrating: None,
             groups: Vec::new(),
             counters: BTreeMap::new(),
@@ -208,9 +215,13 @@ impl Broker {
         };
         let counted = shards.iter().map(|(shard, ..)| !is_merged(*shard));
         let counted: Vec<bool> = counted.collect();
+        let newest = self.known(topic.name());
+        let settings = newest.as_deref().unwrap_or(topic).settings();
         for ((_, of_old, (names, mut reply)), is_counted) in shards.into_iter().zip(counted) {
             if of_old {
                 *stats.migrating.get_or_insert(0) += reply.stored();
+            } else {
+                stats.full |= is_full(settings, &reply);
             }
             stats.conservation_error += conservation_error(&names, &reply);
             read.extend(
@@ -224,8 +235,6 @@ impl Broker {
             }
             stats.add(&names, reply);
         }
-        let newest = self.known(topic.name());
-        let settings = newest.as_deref().unwrap_or(topic).settings();
         for group in &mut stats.groups {
             let is_named = settings.groups.contains(&group.group);
             group.unconfigured = !is_named && !group.group.is_of_instance();
@@ -370,6 +379,18 @@ impl GroupStats {
         self.retiring = self.retiring.or(counts.retiring);
         self.instance |= counts.instance;
     }
+}
+
+/// Returns true if a shard has no room for a message whose record has the mean size of those that it stores. Not counted are the
+/// further bytes of merged ids.
+fn is_full(settings: &TopicSettings, shard: &StatsReply) -> bool {
+    let bytes = shard.counters.get("bytes");
+    let bytes: u64 = bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
+    let record = (bytes / shard.payloads.max(1)).max(1);
+    let needed = bytes + shard.tombstones * TOMB_BYTES + record;
+    let (messages, most) = (settings.max_messages, settings.max_bytes.map(Size::get));
+    messages.is_some_and(|most| shard.payloads >= settings.per_shard(most))
+        || most.is_some_and(|most| needed > settings.per_shard(most))
 }
 
 /// Returns true if a consumer of a group has ended an attempt, or died during one.
