@@ -3,6 +3,7 @@
 //! Single scripts are tested in `scripts`; here real managers run on the real clock.
 
 mod audit;
+mod backfill;
 mod cli_url;
 mod damage;
 mod dashboard;

@@ -15,7 +15,8 @@ use super::precondition::{self, Tag};
 use super::{Api, invalid};
 use crate::operations::past_time::PastTime;
 use crate::operations::schedules::{
-    Backfilled, NewSchedule, ScheduleDetails, ScheduleList, SchedulePaused, ScheduleRun, Schedules,
+    Backfilled, NewSchedule, Period, ScheduleDetails, ScheduleList, SchedulePaused, ScheduleRun,
+    Schedules,
 };
 
 /// The largest body with a definition in bytes: JSON may need six for one.
@@ -175,30 +176,38 @@ fields! {
         from: Option<PastTime> = None;
         /// The end of the period, exclusive. Default: now.
         to: Option<PastTime> = None;
+        /// Count the times, and send nothing.
+        dry_run: bool = false;
     }
 }
 
 /// Sends a message for each time of a schedule in a period of the past, due now.
 ///
 /// The ids are those that the schedule would have used, so a time for which a message was sent is skipped, within the dedup window of
-/// the topic. The request can be repeated. It sends at most 1,000 messages; `next` is the `from` of the next one.
+/// the topic. The request can be repeated. It sends at most 1,000 messages; `next` is the `from` of the next one. If a send fails, the
+/// `detail` of the problem has the number of messages that were sent, and the time to continue from. With `dry_run`, counts up to 1,000
+/// times, and sends nothing.
 #[utoipa::path(post, operation_id = "backfill_schedule", path = "/v1/schedules/{schedule}/backfill", tag = "schedules", params(SchedulePath),
     request_body = BackfillPeriod,
     responses((status = 200, description = "The number of messages sent, and the number that already existed", body = Backfilled),
-        (status = 404, description = "not_found: no such schedule; unknown_topic")))]
+        (status = 404, description = "not_found: no such schedule; unknown_topic"),
+        (status = 429, description = "full: the topic has reached max_messages or max_bytes, or Redis its memory limit; `detail` says how many messages were sent")))]
 pub(super) async fn backfill(
     With(api): With<Api>,
     Path(path): Path<SchedulePath>,
     body: Body,
 ) -> Result<Json<Backfilled>, Problem> {
     let body = read_limited(body, MAX_PERIOD, &api.bodies).await?;
-    let period: BackfillPeriod = read_fields(&body)?;
-    let from = period.from.ok_or_else(|| invalid("from", &"missing"))?;
+    let body: BackfillPeriod = read_fields(&body)?;
+    let from = body.from.ok_or_else(|| invalid("from", &"missing"))?;
+    let period = Period {
+        from: from.0,
+        to: body.to.map(|to| to.0),
+    };
     let action = api.action("backfill_schedule");
     let sender = &api.stored_schedules.sender;
     let name = name(&path)?;
-    let to = period.to.map(|to| to.0);
-    let backfill = schedules(&api).backfill(sender, &name, from.0, to, action);
+    let backfill = schedules(&api).backfill(sender, &name, period, body.dry_run, action);
     backfill.await.map(Json)
 }
 

@@ -13,7 +13,7 @@ use lisa_core::fields::Size;
 use lisa_core::message::{MessageId, OrderingKey};
 use lisa_core::state::State;
 use lisa_core::time::parse_duration;
-use lisa_core::topic::{Group, Topic};
+use lisa_core::topic::{Group, ScheduleName, Topic};
 use lisa_producer::cli::MessageVerb;
 use lisa_service::cli::{ConfigVerb, FieldArgs, GlobalFlags, ProgramVerb};
 
@@ -464,6 +464,25 @@ pub(crate) struct GarbageListArgs {
     pub(crate) newest: bool,
     #[command(flatten)]
     pub(crate) page: PageArgs,
+}
+
+/// The schedule and the period of a backfill.
+#[derive(Debug, Args)]
+pub(crate) struct BackfillArgs {
+    /// Schedule
+    pub(crate) schedule: ScheduleName,
+    /// First time, such as 2026-11-21T09:30:00Z, or 24h for the last 24 hours
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: PastTime,
+    /// End of the period, exclusive [default: now]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) to: Option<PastTime>,
+    /// Count the times, and send nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Do not ask for confirmation
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 /// The messages in garbage to requeue or purge.

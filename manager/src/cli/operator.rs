@@ -7,15 +7,15 @@ use lisa_core::topic::{Group, ScheduleName, Topic};
 use lisa_service::cli::{Format, Output};
 
 use super::args::{
-    AuditArgs, DoctorArgs, ForecastArgs, GarbageListArgs, GroupArgs, HistoryArgs, KeysArgs,
-    ListArgs, MessageArgs, PauseArgs, ReshardArgs, StatsArgs, SweepArgs, TailArgs, TopArgs,
+    AuditArgs, BackfillArgs, DoctorArgs, ForecastArgs, GarbageListArgs, GroupArgs, HistoryArgs,
+    KeysArgs, ListArgs, MessageArgs, PauseArgs, ReshardArgs, StatsArgs, SweepArgs, TailArgs,
+    TopArgs,
 };
 use super::client::Client;
 use super::commands;
 use super::error::CliError;
 use super::setting::Setting;
 use crate::operations::garbage;
-use crate::operations::past_time::PastTime;
 use crate::operations::tokens::RotationStep;
 
 /// A verb that asks a manager, or the same routes in this process.
@@ -210,17 +210,8 @@ pub(crate) enum SchedulesVerb {
     },
     /// Send a message for each time of a schedule in a period of the past, unless there was one
     ///
-    /// Can be repeated within the dedup window of the topic
-    Backfill {
-        /// Schedule
-        schedule: ScheduleName,
-        /// First time, such as 2026-11-21T09:30:00Z, or 24h for the last 24 hours
-        #[arg(long, value_name = "TIME")]
-        from: PastTime,
-        /// End of the period, exclusive [default: now]
-        #[arg(long, value_name = "TIME")]
-        to: Option<PastTime>,
-    },
+    /// Can be repeated within the dedup window of the topic. Asks before it sends for more than 1,000 times
+    Backfill(BackfillArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -462,9 +453,7 @@ impl SchedulesVerb {
             Self::Pause { schedule } => schedules::pause(client, &schedule, true, output).await,
             Self::Resume { schedule } => schedules::pause(client, &schedule, false, output).await,
             Self::Run { schedule } => schedules::run(client, &schedule, output).await,
-            Self::Backfill { schedule, from, to } => {
-                schedules::backfill(client, &schedule, from, to, output).await
-            }
+            Self::Backfill(args) => schedules::backfill(client, &args, output).await,
         }
     }
 }

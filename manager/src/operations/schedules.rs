@@ -1,12 +1,12 @@
 //! Schedules (recurring messages): lists, creates, changes, removes, pauses and resumes them, and sends for their times, for HTTP, the
 //! command line and the dashboard.
 
+mod backfill;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
 use lisa_core::broker::{Broker, BrokerError, SchedulePut, ScheduleRemoved, StoredSchedule};
 use lisa_core::message::MessageId;
 use lisa_core::time::UnixMs;
@@ -19,17 +19,16 @@ use lisa_service::http::{Problem, ProblemCode};
 use lisa_service::recurring::{PutScheduleError, RecurringMessage};
 use tokio::task::yield_now;
 
+pub(crate) use self::backfill::{Period, add_earlier};
 pub(crate) use self::view::{
     Backfilled, DamagedSchedule, NewSchedule, ScheduleDetails, ScheduleList, SchedulePaused,
     ScheduleRun, ScheduleView,
 };
 use super::audit::{self, Action};
-use crate::recurring::{SENDS_AT_A_TIME, Sender};
+use crate::recurring::Sender;
 
 /// The number of next times that are shown of one schedule.
 const SHOWN_TIMES: usize = 5;
-/// The most messages that one call sends.
-const SENT_AT_MOST: usize = 1000;
 /// The most schedules whose next times are computed for a forecast.
 const FORECAST: usize = 1000;
 
@@ -319,56 +318,6 @@ impl Schedules<'_> {
             topic: schedule.topic,
             sent: is_new(&receipt),
             id: receipt.id,
-        })
-    }
-
-    /// Sends the messages for the times of a schedule from `from` on and before `to`, which are due now. Their ids are those that the
-    /// schedule would have used, so none is sent twice within the dedup window of the topic.
-    ///
-    /// # Errors
-    /// There is none; the period is not in the past; the topic refuses a message; Redis.
-    pub(crate) async fn backfill(
-        self,
-        sender: &Sender,
-        name: &ScheduleName,
-        from: UnixMs,
-        to: Option<UnixMs>,
-        action: Action,
-    ) -> Result<Backfilled, Problem> {
-        let (_, schedule, _) = self.find(name).await?;
-        let now = self.broker.now();
-        let to = to.unwrap_or(now);
-        if to > now {
-            return Err(invalid("to", &"must not be in the future"));
-        }
-        if from >= to {
-            return Err(invalid("from", &"must be before to"));
-        }
-        let next = |after: &UnixMs| schedule.cron.next(&schedule.time_zone, *after);
-        let before = UnixMs::new(from.get().saturating_sub(1));
-        let mut times = successors(next(&before), next).take_while(|at| *at < to);
-        let chosen: Vec<UnixMs> = times.by_ref().take(SENT_AT_MOST).collect();
-        let left = times.next();
-        let action = action.topic(&schedule.topic);
-        let action = action.details(format!("{name}, {from} to {to}"));
-        let send = async {
-            let sends = chosen.iter().map(|at| sender.send(name, &schedule, *at));
-            let sends: Vec<_> = sends.collect();
-            let sends = stream::iter(sends).buffered(SENDS_AT_A_TIME);
-            sends.try_collect::<Vec<Receipt>>().await
-        };
-        let sent = |receipts: &[Receipt]| receipts.iter().filter(|receipt| is_new(receipt)).count();
-        let receipts = action.run(send, |receipts| {
-            format!("{} of {}", sent(receipts), receipts.len())
-        });
-        let receipts = receipts.await.map_err(problem)?;
-        let sent = sent(&receipts);
-        Ok(Backfilled {
-            schedule: name.clone(),
-            topic: schedule.topic,
-            sent: sent as u64,
-            duplicates: (receipts.len() - sent) as u64,
-            next: left.map(|at| at.to_string()),
         })
     }
 

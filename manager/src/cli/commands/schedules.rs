@@ -2,23 +2,25 @@
 
 use lisa_core::fields::{Describer, Description};
 use lisa_core::topic::ScheduleName;
-use lisa_service::cli::{Output, Rows, remark};
+use lisa_service::cli::{Output, Rows, prompt, remark};
 use lisa_service::http::auth::Scope;
 use lisa_service::recurring::RecurringMessage;
 use reqwest::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
-use super::{counted, print};
+use super::{be_sure, counted, print, require_terminal};
+use crate::cli::args::BackfillArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::setting::{Setting, set_all};
-use crate::operations::past_time::PastTime;
 use crate::operations::schedules::{
-    Backfilled, ScheduleDetails, ScheduleList, SchedulePaused, ScheduleRun,
+    Backfilled, ScheduleDetails, ScheduleList, SchedulePaused, ScheduleRun, add_earlier,
 };
 
-/// The schedules of one request.
+/// The schedules of one request, and the most times of a backfill that are sent for without a question.
 const AT_A_TIME: usize = 1000;
+/// The most calls that count the times of a period.
+const COUNTING_CALLS: usize = 100;
 
 /// Prints the schedules whose names begin with `prefix`.
 pub(crate) async fn list(
@@ -211,32 +213,56 @@ pub(crate) async fn run(
     print(&format!("{what} {} to {}", run.id, run.topic))
 }
 
-/// Sends for the times of a schedule in a period of the past.
+/// Sends for the times of a schedule in a period of the past. Asks first if there are more times than those of one call.
 pub(crate) async fn backfill(
     client: &Client,
-    name: &ScheduleName,
-    from: PastTime,
-    to: Option<PastTime>,
+    args: &BackfillArgs,
     output: &Output,
 ) -> Result<(), CliError> {
-    let mut from = Some(from.to_string());
-    let to = to.map(|to| to.to_string());
-    let mut all: Option<Backfilled> = None;
-    while let Some(begin) = from {
-        let call = client.post(&["schedules", name.as_str(), "backfill"]);
-        let call = call.json(&json!({ "from": begin, "to": to }));
-        let done: Backfilled = call.answer().await?;
-        from = done.next.clone();
-        let before = all
-            .as_ref()
-            .map_or((0, 0), |all| (all.sent, all.duplicates));
-        all = Some(Backfilled {
-            sent: before.0 + done.sent,
-            duplicates: before.1 + done.duplicates,
-            ..done
-        });
+    let path = ["schedules", args.schedule.as_str(), "backfill"];
+    let to = args.to.map(|to| to.to_string());
+    let call = async |from: &str, dry_run: bool| {
+        let body = json!({ "from": from, "to": to, "dry_run": dry_run });
+        client.post(&path).json(&body).answer::<Backfilled>().await
+    };
+    let from = args.from.to_string();
+    if args.dry_run || !args.yes {
+        let mut found = call(&from, true).await?;
+        if !args.dry_run && found.next.is_some() {
+            let most = found.times;
+            require_terminal(format_args!("a backfill for more than {most} times"))?;
+        }
+        for _ in 1..COUNTING_CALLS {
+            let Some(from) = found.next.take() else { break };
+            found.add(call(&from, true).await?);
+        }
+        let at_least = match found.next {
+            None => "",
+            Some(_) => "at least ",
+        };
+        let times = counted(found.times, "time");
+        if args.dry_run {
+            return match output.is_table() {
+                false => Ok(output.object(&found)?),
+                true => print(&format!(
+                    "would send to {} for {at_least}{times}",
+                    found.topic
+                )),
+            };
+        }
+        if found.times > AT_A_TIME as u64 {
+            prompt(format_args!(
+                "send to {} for {at_least}{times} of {}? [y/N] ",
+                found.topic, args.schedule
+            ));
+            be_sure()?;
+        }
     }
-    let Some(all) = all else { return Ok(()) };
+    let mut all = call(&from, false).await?;
+    while let Some(from) = all.next.take() {
+        let done = call(&from, false).await;
+        all.add(done.map_err(|error| failed(error, all.sent, &from))?);
+    }
     if !output.is_table() {
         return Ok(output.object(&all)?);
     }
@@ -245,6 +271,20 @@ pub(crate) async fn backfill(
         "{sent} sent to {}, {known} already there",
         all.topic
     ))
+}
+
+/// Adds the messages that the calls before have sent to the error of the call that begins at `from`.
+fn failed(mut error: CliError, before: u64, from: &str) -> CliError {
+    if let CliError::Refused(refusal) = &mut error
+        && let Some(text) = add_earlier(&refusal.text, before)
+    {
+        refusal.text = text;
+        return error;
+    }
+    // The call that failed may have sent others.
+    let sent = counted(before, "message");
+    remark(format_args!("{sent} sent for the times before {from}"));
+    error
 }
 
 async fn read(client: &Client, name: &ScheduleName) -> Result<ScheduleDetails, CliError> {

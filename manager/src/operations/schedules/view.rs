@@ -115,17 +115,29 @@ pub(crate) struct ScheduleRun {
     pub(crate) sent: bool,
 }
 
-/// The messages that a backfill has sent.
+/// The times of a backfill, and the messages that it has sent.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Backfilled {
     pub(crate) schedule: ScheduleName,
     pub(crate) topic: Topic,
-    /// The number of messages that were sent.
+    /// The number of times of this call, up to 1,000.
+    pub(crate) times: u64,
+    /// The number of messages that were sent; 0 with `dry_run`.
     pub(crate) sent: u64,
-    /// The number of times for which there was a message already.
+    /// The number of times for which there was a message already; 0 with `dry_run`, which does not look.
     pub(crate) duplicates: u64,
-    /// The first time that is not sent for yet, because a call sends at most 1,000 messages; null at the end.
+    /// The first time after those of this call; null at the end.
     pub(crate) next: Option<String>,
+}
+
+impl Backfilled {
+    /// Adds the result of the next call.
+    pub(crate) fn add(&mut self, next: Self) {
+        self.times += next.times;
+        self.sent += next.sent;
+        self.duplicates += next.duplicates;
+        self.next = next.next;
+    }
 }
 
 impl ScheduleView {
