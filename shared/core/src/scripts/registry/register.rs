@@ -19,7 +19,7 @@ operation! {
         entry: args.number(format_args!("{} {}", call.shards, call.epoch)),
         if_missing: args.flag(call.if_missing),
     }
-    /// Whether the registry has changed.
+    /// True if the registry has changed.
     reply bool {
         "registered" => Ok(true),
         "same" => Ok(false),
