@@ -79,7 +79,7 @@ pub(crate) struct Api {
     pub(crate) garbage_jobs_changed: Arc<Notify>,
     pub(crate) stored_schedules: StoredSchedules,
     pub(crate) config: Arc<Config>,
-    /// True if that is the managers' configuration, which decides about what it declares.
+    /// True if `config` is the managers' configuration, which is authoritative for what it declares.
     pub(crate) is_managers_config: bool,
     /// The tokens that this process accepts.
     pub(crate) tokens: TokenSet,

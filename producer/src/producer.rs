@@ -468,6 +468,10 @@ impl Producer {
         let Some(metrics) = &self.inner.options.metrics else {
             return;
         };
+        // Its series were removed with it.
+        if self.inner.broker.known(topic.name()).is_none() {
+            return;
+        }
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for result in results {
             let word = result

@@ -329,7 +329,7 @@ async fn a_plain_topic_touches_no_key_of_a_feature() {
     assert_eq!(relay.hash("conf").await["class"], "plain");
 }
 
-/// Without turns, each of them would declare and read all shards.
+/// Otherwise, each of them would declare and read all shards.
 #[tokio::test]
 async fn calls_that_find_shards_undeclared_restore_them_once() {
     let server = Server::start();

@@ -53,7 +53,7 @@ async fn set_paused(
 
 /// Drains a group: it gets no new messages. A manager removes it within a minute after its last message is finished.
 ///
-/// If the managers' configuration does not declare the topic, the settings of the topic cease to name the group.
+/// If the managers' configuration does not declare the topic, the call also removes the group from the settings of the topic.
 #[utoipa::path(post, operation_id = "drain_group", path = "/v1/topics/{topic}/groups/{group}/drain", tag = "groups", params(GroupPath),
     responses((status = 202, description = "The number of messages it still has", body = GroupRetired),
         (status = 404, description = "unknown_topic, or not_found: no such group")))]
@@ -66,8 +66,8 @@ pub(super) async fn drain(
 
 /// Permanently drops the messages of a group and removes it.
 ///
-/// The call does so for up to 2 seconds; managers continue within a minute. If the managers' configuration does not declare the
-/// topic, the settings of the topic cease to name the group.
+/// The call drops messages for up to 2 seconds; a manager begins to drop the rest within a minute. If the managers' configuration
+/// does not declare the topic, the call also removes the group from the settings of the topic.
 #[utoipa::path(post, operation_id = "drop_group", path = "/v1/topics/{topic}/groups/{group}/drop", tag = "groups", params(GroupPath),
     responses((status = 202, description = "The number of messages it has", body = GroupRetired),
         (status = 404, description = "unknown_topic, or not_found: no such group")))]
@@ -80,7 +80,7 @@ pub(super) async fn drop_group(
 
 /// Cancels a drain or drop: the group gets messages again, except those dropped or due in the meantime.
 ///
-/// If the managers' configuration does not declare the topic, the settings of the topic name the group again.
+/// If the managers' configuration does not declare the topic, the call also adds the group to the settings of the topic again.
 #[utoipa::path(post, operation_id = "keep_group", path = "/v1/topics/{topic}/groups/{group}/keep", tag = "groups", params(GroupPath),
     responses((status = 200, description = "The new state; `changed` is false if the group was in it already", body = GroupRetired), (status = 404, description = "unknown_topic, or not_found: no such group")))]
 pub(super) async fn keep(

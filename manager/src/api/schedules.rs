@@ -185,8 +185,8 @@ fields! {
 ///
 /// The ids are those that the schedule would have used, so a time for which a message was sent is skipped, within the dedup window of
 /// the topic. The request can be repeated. It sends at most 1,000 messages; `next` is the `from` of the next one. If a send fails, the
-/// `detail` of the problem has the number of messages that were sent, and the time to continue from. With `dry_run`, counts up to 1,000
-/// times, and sends nothing.
+/// `detail` of the problem says how many messages were sent, and from which time to continue. With `dry_run`, the request counts up to
+/// 1,000 times and sends nothing.
 #[utoipa::path(post, operation_id = "backfill_schedule", path = "/v1/schedules/{schedule}/backfill", tag = "schedules", params(SchedulePath),
     request_body = BackfillPeriod,
     responses((status = 200, description = "The number of messages sent, and the number that already existed", body = Backfilled),

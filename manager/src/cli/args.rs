@@ -173,8 +173,8 @@ pub(crate) struct TailArgs {
     /// Leave out messages that become ready
     #[arg(long)]
     pub(crate) failures: bool,
-    /// Print the kept failures at or after this time first, such as 2026-11-21T09:30:00Z, or 24h for those of the last 24 hours. Each
-    /// shard keeps about the newest 1000
+    /// First print the kept failures since this time, such as 2026-11-21T09:30:00Z, or 24h for the last 24 hours. Each shard keeps
+    /// about the newest 1000
     #[arg(long, value_name = "TIME")]
     pub(crate) since: Option<PastTime>,
 }

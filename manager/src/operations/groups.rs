@@ -6,7 +6,7 @@ use lisa_core::broker::{
     Broker, BrokerError, Declare, GroupStats, Removed, Retired, Retirement, TopicHandle,
     TopicStats, unless_gone,
 };
-use lisa_core::topic::{Group, Topic};
+use lisa_core::topic::{Group, MAX_GROUPS, Topic};
 use lisa_service::config::Config;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -105,9 +105,9 @@ impl GroupRetired {
     }
 }
 
-/// Drains a group, marks it to be dropped, or cancels either, and counts its messages. `config` is the managers' configuration
-/// if it is known: the settings of a topic that it does not declare cease to name the group before it retires, and name it again
-/// before it is kept.
+/// Drains a group, marks it to be dropped, or cancels either, and counts its messages. `config` is the managers' configuration,
+/// if it is known. If it does not declare the topic, the group is removed from the settings of the topic before it retires, and added
+/// to them again before it is kept.
 ///
 /// # Errors
 /// [`BrokerError`]; calling again is safe.
@@ -137,8 +137,8 @@ pub(crate) async fn retire(
     })
 }
 
-/// Makes the settings of a topic name a group that exists, or not. They stay as they are while the topic is resharded or removed.
-/// Returns true if they have changed.
+/// Adds an existing group to the settings of a topic, or removes it from them. While the topic is resharded or removed, its settings
+/// stay as they are. Returns true if they have changed.
 async fn set_configured(
     broker: &Broker,
     topic: &Topic,
@@ -153,9 +153,14 @@ async fn set_configured(
             return Ok(false);
         }
         let mut settings = there.settings().clone();
-        match configured {
-            true => settings.groups.push(group.clone()),
-            false => settings.groups.retain(|named| named != group),
+        // A group that they name and that was removed would be created again.
+        let stays = |named: &Group| named != group && there.groups().contains(named);
+        settings.groups.retain(stays);
+        if configured {
+            if settings.groups.len() >= MAX_GROUPS {
+                return Ok(false);
+            }
+            settings.groups.push(group.clone());
         }
         tries += 1;
         let mode = Declare::UpdateAt(there.epoch());

@@ -9,6 +9,7 @@ use lisa_core::broker::{
     Broker, BrokerError, CONCURRENT_READS, Declare, Removal, TopicHandle, TopicStats,
 };
 use lisa_core::fields::plain;
+use lisa_core::time::shorten;
 use lisa_core::topic::{Group, Topic, TopicSettings};
 use lisa_service::config::Config;
 use lisa_service::http::auth::Reach;
@@ -154,7 +155,7 @@ fn exists_with_others(there: &TopicHandle, wanted: &TopicSettings) -> Option<Pro
     let (now, wanted) = (fields(there.settings()), fields(wanted));
     let text = |value: &Value| match value {
         Value::Null => "unset".to_owned(),
-        value => plain(value),
+        value => shorten(&plain(value)),
     };
     let names: BTreeSet<_> = now.keys().chain(wanted.keys()).collect();
     let others = names.into_iter().filter_map(|name| {

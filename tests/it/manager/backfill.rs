@@ -61,7 +61,7 @@ async fn a_backfill_that_fails_says_how_many_it_sent_and_where_to_continue() {
         let refused = served.post("schedules/leap/backfill", period.clone()).await;
         let problem = refused.expect(429).json();
         assert_eq!(problem["code"], "full", "{path} {problem}");
-        let next = "the next is that of 2024-02-29T00:09:00.000Z";
+        let next = "continue from 2024-02-29T00:09:00.000Z";
         let text = format!("{sent} messages sent; {next}: {FULL}");
         assert_eq!(problem["detail"], text, "{path}");
         let audited = audited(&served).await;
@@ -75,7 +75,7 @@ async fn the_command_line_says_what_all_calls_of_a_backfill_sent() {
     let server = Server::start();
     let served = served(&server, "topics.a.max_messages", "1005").await;
     let ended = backfill(&server, &served, "--yes").await;
-    let text = format!("1005 messages sent; the next is that of 2024-02-29T16:45:00.000Z: {FULL}");
+    let text = format!("1005 messages sent; continue from 2024-02-29T16:45:00.000Z: {FULL}");
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains(&text), "{ended:?}");
     assert_eq!(stored(&served).await, 1005);
@@ -95,7 +95,7 @@ async fn a_large_backfill_is_counted_first_and_requires_a_confirmation() {
     );
     let ended = backfill(&server, &served, "--dry-run").await;
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert_eq!(ended.stdout, "would send to a for 1440 times\n");
+    assert_eq!(ended.stdout, "would send to a for 1440 scheduled times\n");
     // There is no terminal.
     let ended = backfill(&server, &served, "--output=table").await;
     assert_eq!(ended.code, Some(2), "{ended:?}");

@@ -110,11 +110,16 @@ async fn the_settings_of_a_topic_stay_as_its_file_has_them() {
     let alone = ["groups", "drop", "t", "b", "--yes"];
     let dropped = lisa_manager(&server, &alone).run(SOON).await;
     assert_eq!(dropped.stdout, "t/b is removed, dropped 0 messages\n");
-    let advice = "if that does not declare t, remove it with `topics change t groups=...`";
+    let advice = "if the configuration does not declare t, use `topics change t groups=...`";
     assert!(dropped.stderr.contains(advice), "{dropped:?}");
     assert_eq!(
         groups(&served, "t").await,
         (json!(["a", "b"]), json!(["a"]))
     );
+    // A change for another group does not bring it back.
+    run(&server, Some(&served.url), &["groups", "drain", "t", "a"]).await;
+    let (named, there) = groups(&served, "t").await;
+    assert_eq!(named, json!([]));
+    assert!(!there.to_string().contains('b'), "{there}");
     served.end().await;
 }

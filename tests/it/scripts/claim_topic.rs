@@ -3,7 +3,8 @@
 use futures_util::future::join_all;
 use lisa_core::broker::{BrokerError, Declare, Removal};
 use lisa_core::topic::{MAX_TOPICS, OverQuota, Topic, TopicQuota, TopicSettings};
-use lisa_tests::{Relay, SOON, eventually};
+use lisa_tests::relay::{connection, settings};
+use lisa_tests::{Relay, SOON, Server, eventually};
 use redis::cmd;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -218,7 +219,8 @@ async fn allow(relay: &Relay, keys: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_claim_of_a_topic_that_cannot_be_read_counts_and_disturbs_no_call() {
-    let relay = Relay::start("claims").await;
+    let server = Server::start();
+    let relay = Relay::on(&server, &connection(&server).await, "claims", settings()).await;
     let quota = quota(3, 100);
     write_claim(&relay, 1, "shop-x 60 -").await;
     allow(&relay, &["*:{registry}:*", "*:{shop-a:*"]).await;

@@ -341,7 +341,7 @@ async fn a_topic_has_at_most_128_groups_with_those_that_its_settings_no_longer_n
     assert_eq!(declare(0).await.unwrap().groups().len(), 65);
     let before = relay.snapshot().await;
     let refused = declare(64).await.unwrap_err().to_string();
-    let why = "topic t would have 129 groups, must be at most 128: drop those that its settings no longer name";
+    let why = "topic t would have 129 groups, must be at most 128: drain or drop those that its settings no longer name";
     assert_eq!(refused, why);
     assert_eq!(before.diff(&relay.snapshot().await), "");
     assert_eq!(declare(63).await.unwrap().groups().len(), 128);

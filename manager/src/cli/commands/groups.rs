@@ -180,7 +180,7 @@ async fn confirm(client: &Client, of: &GroupArgs) -> Result<(), CliError> {
     be_sure()
 }
 
-/// Warns that a group comes back because the settings still name it, and that no group gets the messages that become due from now
+/// Warns if a group will come back because the settings still name it, and if no group gets the messages that become due from now
 /// on.
 fn warn(client: &Client, of: &GroupArgs, retired: &GroupRetired) {
     let (name, topic) = (name_of(of), &of.topic);
@@ -189,7 +189,7 @@ fn warn(client: &Client, of: &GroupArgs, retired: &GroupRetired) {
         let remedy = match client.require_managers_file() {
             Ok(()) => String::new(),
             Err(_) => format!(
-                "; if that does not declare {topic}, remove it with `topics change {topic} groups=...`"
+                "; if the configuration does not declare {topic}, use `topics change {topic} groups=...` instead"
             ),
         };
         remark(format_args!(

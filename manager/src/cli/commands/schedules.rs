@@ -222,7 +222,11 @@ pub(crate) async fn backfill(
     let path = ["schedules", args.schedule.as_str(), "backfill"];
     let to = args.to.map(|to| to.to_string());
     let call = async |from: &str, dry_run: bool| {
-        let body = json!({ "from": from, "to": to, "dry_run": dry_run });
+        let mut body = json!({ "from": from, "to": to });
+        // An older manager refuses a field that it does not know.
+        if dry_run {
+            body["dry_run"] = true.into();
+        }
         client.post(&path).json(&body).answer::<Backfilled>().await
     };
     let from = args.from.to_string();
@@ -240,7 +244,7 @@ pub(crate) async fn backfill(
             None => "",
             Some(_) => "at least ",
         };
-        let times = counted(found.times, "time");
+        let times = counted(found.times, "scheduled time");
         if args.dry_run {
             return match output.is_table() {
                 false => Ok(output.object(&found)?),
@@ -273,7 +277,7 @@ pub(crate) async fn backfill(
     ))
 }
 
-/// Adds the messages that the calls before have sent to the error of the call that begins at `from`.
+/// Adds the number of messages that earlier calls have sent to the error of the call that begins at `from`.
 fn failed(mut error: CliError, before: u64, from: &str) -> CliError {
     if let CliError::Refused(refusal) = &mut error
         && let Some(text) = add_earlier(&refusal.text, before)

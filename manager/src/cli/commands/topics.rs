@@ -149,7 +149,7 @@ pub(crate) async fn change(
         if named_before.contains(name) && group.unconfigured && group.retiring.is_none() {
             remark(format_args!(
                 "group {name} stays, and still gets messages: remove it with `lisa-manager groups drain {topic} {name}`, or \
-                 together with its messages with `lisa-manager groups drop {topic} {name}`"
+                 with `lisa-manager groups drop {topic} {name}` to discard its messages too"
             ));
         }
     }

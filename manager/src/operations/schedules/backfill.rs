@@ -19,7 +19,7 @@ use crate::recurring::{SENDS_AT_A_TIME, Sender};
 const AT_MOST: usize = 1000;
 
 /// The words between the number of messages that were sent and the time to continue from.
-const CONTINUE: &str = " sent; the next is that of ";
+const CONTINUE: &str = " sent; continue from ";
 
 /// The period of a backfill: from `from` on and before `to`, by default now.
 #[derive(Clone, Copy, Debug)]
@@ -45,11 +45,12 @@ struct Failed {
 }
 
 impl Schedules<'_> {
-    /// Sends the messages for the first 1,000 times of a schedule in a period, which are due now. Their ids are those that the
-    /// schedule would have used, so none is sent twice within the dedup window of the topic. With `dry_run`, counts the times only.
+    /// Sends messages, due now, for the first 1,000 times of a schedule in a period. Their ids are those that the schedule would have
+    /// used, so none is sent twice within the dedup window of the topic. With `dry_run`, only counts the times.
     ///
     /// # Errors
-    /// There is none; the period is not in the past; the topic refuses a message, and the problem says how many were sent; Redis.
+    /// There is no such schedule; the period is not in the past; the topic refuses a message, and the problem says how many were sent;
+    /// Redis.
     pub(crate) async fn backfill(
         self,
         sender: &Sender,
@@ -126,8 +127,8 @@ impl Display for Failed {
     }
 }
 
-/// Returns the number of messages that were sent, the time to continue from, and the reason. That speaks of one message, of which
-/// nothing was stored.
+/// Returns the number of messages that were sent, the time to continue from, and the reason. The reason is that of a single send, so
+/// this function drops the remark that nothing was stored.
 fn text(sent: u64, next: UnixMs, reason: &str) -> String {
     let ends = ["; nothing was stored", ": nothing was done"];
     let short = ends.iter().find_map(|end| reason.strip_suffix(end));
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn the_text_of_a_failure_counts_earlier_calls() {
         let text = text(1, UnixMs::new(0), &SendError::Full.to_string());
-        let rest = "sent; the next is that of 1970-01-01T00:00:00.000Z: the topic has reached its max_messages or max_bytes";
+        let rest = "sent; continue from 1970-01-01T00:00:00.000Z: the topic has reached its max_messages or max_bytes";
         assert_eq!(text, format!("1 message {rest}"));
         let all = add_earlier(&text, 2000);
         assert_eq!(all, Some(format!("2001 messages {rest}")));

@@ -121,6 +121,7 @@ pub(crate) struct Backfilled {
     pub(crate) schedule: ScheduleName,
     pub(crate) topic: Topic,
     /// The number of times of this call, up to 1,000.
+    #[serde(default)]
     pub(crate) times: u64,
     /// The number of messages that were sent; 0 with `dry_run`.
     pub(crate) sent: u64,

@@ -166,11 +166,10 @@ impl Broker {
                     }
                 }
                 Ok(None) | Err(BrokerError::UnknownTopic(_)) => {}
+                Err(error) if error.is_of_one_topic() => self.cannot_read(topic.as_str(), &error),
                 Err(error) => {
-                    self.cannot_read(topic.as_str(), &error);
-                    if !error.is_of_one_topic() {
-                        continue;
-                    }
+                    tracing::debug!(%topic, %error, "cannot look at a claimed topic");
+                    continue;
                 }
             }
             self.drop_claim(&claim.id).await?;
@@ -272,7 +271,7 @@ impl ByCall {
         let before = before.map(|before| before.settings().extent());
         // A limit that is lowered counts until the new one is in force on all shards.
         let larger = before.map_or(after, |before| before.or_larger(after));
-        if before == Some(after) {
+        if before == Some(after) || (before.is_some() && !quota.has_sum()) {
             return Ok(Some(None));
         }
         let grows = quota.grows(before, after);

@@ -101,7 +101,7 @@ pub enum BrokerError {
     TooManyTopics(Topic),
     /// The topic would have more than 128 groups. Nothing was done.
     #[error(
-        "topic {topic} would have {groups} groups, must be at most 128: drop those that its settings no longer name"
+        "topic {topic} would have {groups} groups, must be at most 128: drain or drop those that its settings no longer name"
     )]
     TooManyGroups {
         /// The topic.

@@ -195,7 +195,7 @@ impl Broker {
         if ahead {
             commands.push(idle(&future.to_string(), "+"));
         }
-        // Those whose leases end soon; a renewal comes after a third of the lease.
+        // Those whose leases end soon.
         let soon = lease.saturating_sub(millis(ENDS_SOON));
         let youngest = now.saturating_sub(soon) + SLACK;
         let lists_of_overdue = commands.len();

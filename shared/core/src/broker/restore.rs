@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::timeout;
+
 use crate::broker::declare::Declare;
 use crate::broker::reshard::shard_map::ShardMap;
 use crate::broker::{Broker, BrokerError, TopicHandle};
@@ -26,14 +28,14 @@ impl Broker {
             .clone();
         let restored = match turn.try_lock() {
             Ok(_turn) => self.restore_all(handle, shard).await,
-            Err(_) => {
-                let _turn = turn.lock().await;
-                match self.is_declared(handle, shard).await {
+            Err(_) => match timeout(self.inner.call_timeout, turn.lock()).await {
+                Ok(_turn) => match self.is_declared(handle, shard).await {
                     Ok(true) => Ok(()),
                     Ok(false) => self.restore_all(handle, shard).await,
                     Err(error) => Err(error),
-                }
-            }
+                },
+                Err(_) => Err(BrokerError::Changing(topic.clone())),
+            },
         };
         let mut restoring = self.inner.restoring.lock();
         // The map has one, and this call the other.

@@ -44,8 +44,8 @@ pub struct TopicStats {
     /// The size of the stored records in bytes, if `max_bytes` bounds it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub bytes: u64,
-    /// True if a shard refuses sends, because it has reached its part of `max_messages`, or because its part of `max_bytes` has no room
-    /// for a record of mean size.
+    /// True if a shard refuses sends: it has reached its part of `max_messages`, or its part of `max_bytes` has no room for a record of
+    /// average size.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub full: bool,
     /// The number of messages that are still on retiring shards while the topic is resharded. A message that is due
@@ -381,8 +381,8 @@ impl GroupStats {
     }
 }
 
-/// Returns true if a shard has no room for a message whose record has the mean size of those that it stores. Not counted are the
-/// further bytes of merged ids.
+/// Returns true if a shard has no room for a message whose record has the average size of those that it stores. The extra bytes of
+/// merged ids are not counted.
 fn is_full(settings: &TopicSettings, shard: &StatsReply) -> bool {
     let bytes = shard.counters.get("bytes");
     let bytes: u64 = bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or(0);

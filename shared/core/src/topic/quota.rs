@@ -141,7 +141,7 @@ impl TopicQuota {
             MAX_TOPICS_FIELD,
             None,
             "The largest number of topics that the token reaches: at this number, it cannot create another one. Requires `topics`. By \
-             default 1,000 with them, and otherwise any number.",
+             default, 1,000 for a token with `topics`, and any number for others.",
         );
         let most = u32::try_from(MAX_TOPICS).unwrap_or(u32::MAX);
         let max_topics: Option<u32> = from.read(max_topics, within(0..=most));

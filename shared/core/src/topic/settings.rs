@@ -25,8 +25,9 @@ pub const MAX_GROUPS: usize = 64;
 pub const MAX_PAYLOAD_LIMIT: u64 = 8 * 1024 * 1024;
 
 fields! {
-    // Stored as JSON in `conf`. Of the stored fields, an unknown one is ignored and a missing one has its default, so that versions can be
-    // mixed during an upgrade; those of the first version are required. The configuration file, in contrast, refuses unknown keys.
+    // Stored as JSON in `conf`. When it is read back, an unknown field is ignored and a missing one has its default, so that versions
+    // can be mixed during an upgrade. The fields of the first version are required. The configuration file, in contrast, refuses
+    // unknown keys.
     /// The settings of a topic, complete and checked.
     ///
     /// The limits `max_ready`, `max_messages`, `max_bytes`, `rate` and `burst` are for the whole topic. Each shard gets its

@@ -61,9 +61,13 @@ impl<L: TopicLabels, M: Clone> OfTopics<L, M> {
     }
 
     pub(super) fn get_or_create(&self, labels: &L) -> M {
-        if self.family.get(labels).is_none() {
-            let mut all = self.labels.lock();
-            let of_topic = all.entry(labels.topic().into()).or_default();
+        if let Some(metric) = self.family.get(labels) {
+            return metric.clone();
+        }
+        // Locked until the series is there, so that no other call forgets its labels meanwhile.
+        let mut all = self.labels.lock();
+        let of_topic = all.entry(labels.topic().into()).or_default();
+        if !of_topic.contains(labels) {
             of_topic.push(labels.clone());
         }
         self.family.get_or_create_owned(labels)

@@ -61,6 +61,7 @@ pub(super) fn follow(
                 }
             };
             draining.run_until_cancelled::<_>(following).await;
+            tokens.end_looks();
             let _ = timeout(LAST_REPORT, report(&broker, &tokens, true)).await;
             Ok::<(), Infallible>(())
         }

@@ -21,7 +21,8 @@
 --   and the layout there, if it is not this one; or 'epoch'
 --   and the epoch there, if it is not `seen` and the settings differ; or 'resharding' and the new number of shards: until they are
 --   in use, no settings are replaced, because the new shards would not get them; or 'removed', and 1 if the topic is gone, 0 while it
---   is being removed; or 'full' and the number of groups that the topic would have, if those are too many; or 'redirected' if the topic is on other shards than the caller thinks, or is being restored there.
+--   is being removed; or 'full' and the number of groups that the topic would have, if that is too many; or 'redirected' if the topic
+--   is on other shards than the caller thinks, or is being restored there.
 -- Cost O(groups).
 -- Safe to repeat, and for the other shards even late.
 --
@@ -32,7 +33,7 @@ local mode, shards, wanted, settings, needs_general, seen = ARGV[1], ARGV[2], AR
 local version, first = tonumber(ARGV[7]), 8
 -- The layout of the keys and of their values.
 local LAYOUT = 1
--- The most groups of a topic, those that its settings no longer name included, without those of instances. Scripts read all of them.
+-- The most groups of a topic. Those that its settings no longer name count, those of instances do not. Scripts read all of them.
 local MAX_GROUPS = 128
 local RULES = {
   'merge', 'max_wait', 'on_garbage', 'max_ready', 'max_messages', 'max_bytes', 'ttl', 'on_expired', 'interval', 'burst',
@@ -92,7 +93,8 @@ for _, name in ipairs(names) do
     lasting = lasting + 1
   end
 end
-if lasting > MAX_GROUPS and groups ~= conf[3] and mode ~= 'repair' then
+-- Only the first shard decides. The groups of a topic that is restored or resharded are there already.
+if is_whole and not version and lasting > MAX_GROUPS and groups ~= conf[3] then
   return {'full', lasting}
 end
 for i, name in ipairs(streams) do

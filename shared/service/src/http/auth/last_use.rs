@@ -32,7 +32,7 @@ impl LastUse {
         (used > self.reported.load(Ordering::Relaxed)).then_some(used)
     }
 
-    /// Returns true if the last report was a minute before this time, or there was none.
+    /// Returns true if the last report was at least a minute before this time, or there was none.
     fn is_due(&self, now: u64) -> bool {
         let reported = self.reported.load(Ordering::Relaxed);
         u128::from(now.saturating_sub(reported)) >= REPORT_EVERY.as_millis()
@@ -63,8 +63,8 @@ fn now() -> u64 {
 }
 
 impl TokenSet {
-    /// Reports the uses of previous secrets since their last reports, so that an administrator sees when a rotation can be finished: those
-    /// of secrets without a report in the last minute, or `all`. Costs one command if there are any.
+    /// Reports the uses of previous secrets since their last reports, so that an administrator sees when a rotation can be finished. Unless
+    /// `all` is true, skips secrets with a report in the last minute. Costs one command if there are uses to report.
     ///
     /// # Errors
     /// [`BrokerError`]. The next report includes these uses.

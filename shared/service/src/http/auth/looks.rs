@@ -1,4 +1,4 @@
-//! The looks at whether the stored tokens have changed. A request with a token that this process does not know waits for one, so that a new
+//! Looks for changes of the stored tokens. A request with a token that this process does not know waits for the next look, so that a new
 //! secret is accepted as soon as it is stored.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const EVERY: Duration = Duration::from_secs(2);
 /// The shortest time between two looks, however many requests have unknown tokens.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest time that such a request waits.
-const WAIT: Duration = Duration::from_secs(1);
+const WAIT: Duration = Duration::from_secs(3);
 
 /// The looks of a process. Cheap to clone; all clones are about the same looks.
 #[derive(Clone, Debug, Default)]
@@ -51,8 +51,16 @@ impl TokenSet {
         numbers.send_modify(|numbers| numbers.ended = numbers.begun);
     }
 
-    /// Waits for a look that begins after this call, for up to a second. Returns false if there was none; at once if this process does not
-    /// look.
+    /// Makes requests with unknown tokens wait no longer, because the process shuts down.
+    pub fn end_looks(&self) {
+        self.looks.numbers.send_modify(|numbers| {
+            numbers.are_kept = false;
+            numbers.ended = u64::MAX;
+        });
+    }
+
+    /// Waits up to 3 s for a look that begins after this call. Returns false if none has ended by then, and at once if this process
+    /// does not look.
     pub(super) async fn await_look(&self) -> bool {
         let mut numbers = self.looks.numbers.subscribe();
         let Numbers {
