@@ -319,13 +319,17 @@ impl Gateway {
                 metrics.pulls_waiting(topic.as_str(), group.as_str(), waiting);
             }
             let is_used = Arc::strong_count(polls) > 1 || !polls.polls.is_idle();
-            let is_known = self.shared.process.broker.known(topic);
-            let is_known = is_known.is_some_and(|topic| topic.groups().contains(group));
+            let known = self.shared.process.broker.known(topic);
+            let is_known = { known.as_ref() }.is_some_and(|topic| topic.groups().contains(group));
             if !is_used
                 && !is_known
                 && let Some(metrics) = &self.shared.process.metrics
             {
-                metrics.forget_pulls(topic.as_str(), group.as_str());
+                match known {
+                    Some(_) => metrics.forget_pulls(topic.as_str(), group.as_str()),
+                    // Its last deliveries have ended after it was forgotten.
+                    None => metrics.forget_topic(topic.as_str()),
+                }
             }
             is_used || is_known
         });

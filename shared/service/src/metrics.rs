@@ -264,6 +264,11 @@ impl Metrics {
         out
     }
 
+    /// Removes all series of a topic that is gone.
+    pub fn forget_topic(&self, topic: &str) {
+        self.families.forget_topic(topic);
+    }
+
     /// Counts `count` sends with one outcome, for example `waiting`, `duplicate` or an error code.
     pub fn sent(&self, topic: &str, outcome: &str, count: u64) {
         let labels = TopicOutcome::new(topic, outcome);
@@ -453,7 +458,7 @@ impl Observer for Metrics {
     }
 
     fn topic_gone(&self, topic: &str) {
-        self.families.forget_topic(topic);
+        self.forget_topic(topic);
     }
 }
 

@@ -75,8 +75,12 @@ impl<L: TopicLabels, M: Clone> OfTopics<L, M> {
 
     pub(super) fn remove(&self, labels: &L) {
         self.family.remove(labels);
-        if let Some(of_topic) = self.labels.lock().get_mut(labels.topic()) {
+        let mut all = self.labels.lock();
+        if let Some(of_topic) = all.get_mut(labels.topic()) {
             of_topic.retain(|other| other != labels);
+            if of_topic.is_empty() {
+                all.remove(labels.topic());
+            }
         }
     }
 }
