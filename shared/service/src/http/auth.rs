@@ -382,7 +382,7 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let Require { tokens, scope } = self.require.clone();
-        let denied = match tokens.admit(&request, scope) {
+        let mut denied = match tokens.admit(&request, scope) {
             Ok(token) => {
                 let client = Token::admitted(token.as_deref());
                 return Either::Left(client.scope(self.inner.call(request)));
@@ -400,7 +400,7 @@ where
                         let client = Token::admitted(token.as_deref());
                         return client.scope(inner.call(request)).await;
                     }
-                    Err(denied) => return Ok(denied.into_response()),
+                    Err(again) => denied = again,
                 }
             }
             Ok(denied.into_response())

@@ -29,15 +29,15 @@ pub(super) struct Looks {
 struct Numbers {
     begun: u64,
     ended: u64,
-    /// True once the process looks, from its start to its end.
-    are_kept: bool,
+    /// True while the process looks.
+    is_looking: bool,
 }
 
 impl TokenSet {
     /// Looks for changes of the stored tokens, after an interval or when a request has an unknown token.
     pub async fn look_again(&self, broker: &Broker) {
         let numbers = &self.looks.numbers;
-        numbers.send_modify(|numbers| numbers.are_kept = true);
+        numbers.send_modify(|numbers| numbers.is_looking = true);
         let wanted = async {
             sleep(PAUSE).await;
             self.looks.wanted.notified().await;
@@ -53,25 +53,18 @@ impl TokenSet {
 
     /// Makes requests with unknown tokens wait no longer, because the process shuts down.
     pub fn end_looks(&self) {
-        self.looks.numbers.send_modify(|numbers| {
-            numbers.are_kept = false;
-            numbers.ended = u64::MAX;
-        });
+        let numbers = &self.looks.numbers;
+        numbers.send_modify(|numbers| numbers.is_looking = false);
     }
 
     /// Waits up to 3 s for a look that begins after this call. Returns false if none has ended by then, and at once if this process
     /// does not look.
     pub(super) async fn await_look(&self) -> bool {
         let mut numbers = self.looks.numbers.subscribe();
-        let Numbers {
-            begun, are_kept, ..
-        } = *numbers.borrow();
-        if !are_kept {
-            return false;
-        }
+        let begun = numbers.borrow().begun;
         self.looks.wanted.notify_one();
-        timeout(WAIT, numbers.wait_for(|numbers| numbers.ended > begun))
-            .await
-            .is_ok()
+        let has_ended = |numbers: &Numbers| numbers.ended > begun || !numbers.is_looking;
+        let looked = timeout(WAIT, numbers.wait_for(has_ended)).await;
+        matches!(looked, Ok(Ok(numbers)) if numbers.ended > begun)
     }
 }
