@@ -19,17 +19,14 @@ impl Broker {
         shard: Shard,
     ) -> Result<(), BrokerError> {
         let topic = handle.name();
-        let turn = self
-            .inner
-            .restoring
-            .lock()
+        let lock = { self.inner.restoring.lock() }
             .entry(topic.clone())
             .or_default()
             .clone();
-        let restored = match turn.try_lock() {
-            Ok(_turn) => self.restore_all(handle, shard).await,
-            Err(_) => match timeout(self.inner.call_timeout, turn.lock()).await {
-                Ok(_turn) => match self.is_declared(handle, shard).await {
+        let restored = match lock.try_lock() {
+            Ok(_locked) => self.restore_all(handle, shard).await,
+            Err(_) => match timeout(self.inner.call_timeout, lock.lock()).await {
+                Ok(_locked) => match self.is_declared(handle, shard).await {
                     Ok(true) => Ok(()),
                     Ok(false) => self.restore_all(handle, shard).await,
                     Err(error) => Err(error),
@@ -37,9 +34,10 @@ impl Broker {
                 Err(_) => Err(BrokerError::Changing(topic.clone())),
             },
         };
+        drop(lock);
         let mut restoring = self.inner.restoring.lock();
-        // The map has one, and this call the other.
-        if Arc::strong_count(&turn) == 2 {
+        let is_last = { restoring.get(topic) }.is_some_and(|lock| Arc::strong_count(lock) == 1);
+        if is_last {
             restoring.remove(topic);
         }
         restored
