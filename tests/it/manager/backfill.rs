@@ -1,7 +1,8 @@
-//! Backfills of schedules that fail halfway or are large, over HTTP and on the command line, and full topics as what needs attention.
+//! Backfills of schedules, also those that fail halfway or are large, over HTTP and on the command line, and full topics as what needs attention.
 
 use super::SOON;
 use super::operators::lisa_manager;
+use super::schedules;
 use super::served::Served;
 use lisa_tests::Server;
 use lisa_tests::process::Finished;
@@ -139,4 +140,53 @@ async fn a_topic_at_a_limit_needs_attention() {
         let stats = served.api.get_json("/v1/stats").await;
         assert_eq!(stats["topics"][0]["full"], true, "{stats}");
     }
+}
+
+#[tokio::test]
+async fn a_run_sends_now_and_a_backfill_what_was_left_out_once() {
+    let server = Server::start();
+    let served = schedules::served(&server, &[]).await;
+    schedules::create(&served, "s", "a", "0 0 * * * *").await;
+    let run = served
+        .post("schedules/s/run", Value::Null)
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(run["sent"], true);
+    let id = run["id"].as_str().unwrap().to_owned();
+    assert!(schedules::ids(&served, "a").await.contains(&id));
+    let backfill = async |from: &str, to: &str| {
+        let period = json!({ "from": from, "to": to });
+        served
+            .post("schedules/s/backfill", period)
+            .await
+            .expect(200)
+            .json()
+    };
+    let day = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
+    let done = backfill(day.0, day.1).await;
+    assert_eq!(
+        (&done["sent"], &done["duplicates"], &done["next"]),
+        (&json!(24), &json!(0), &Value::Null)
+    );
+    let done = backfill(day.0, "2026-01-02T02:00:00Z").await;
+    assert_eq!(
+        (&done["sent"], &done["duplicates"]),
+        (&json!(2), &json!(24))
+    );
+    assert!(
+        schedules::ids(&served, "a")
+            .await
+            .contains("s:20260102T010000Z")
+    );
+    // Three hours; one may begin between two readings of the clock.
+    let done = backfill("4h", "1h").await;
+    let hours = [&done["sent"], &done["duplicates"]].map(|count| count.as_u64().unwrap());
+    assert!((3..=4).contains(&hours.iter().sum::<u64>()), "{done}");
+    // A call sends for at most 1,000 times.
+    let done = backfill("2025-01-01T00:00:00Z", day.0).await;
+    assert_eq!(
+        (&done["sent"], &done["next"]),
+        (&json!(1000), &json!("2025-02-11T16:00:00.000Z"))
+    );
 }

@@ -18,7 +18,7 @@ const SECONDLY: &str = "* * * * * *";
 const NEW: (&str, &str) = ("If-None-Match", "*");
 
 /// A manager with the topics `a` and `b`, and these further keys.
-async fn served(server: &Server, keys: &[(&str, &str)]) -> Served {
+pub(super) async fn served(server: &Server, keys: &[(&str, &str)]) -> Served {
     let topics = [("topics.a.lease", "1m"), ("topics.b.lease", "1m")];
     Served::with(server, "by-call", &[&topics, keys].concat(), true).await
 }
@@ -47,13 +47,13 @@ async fn put(served: &Served, schedule: &str, condition: (&str, &str), body: Val
     call(served, Method::PUT, schedule, condition, Some(body)).await
 }
 
-async fn create(served: &Served, schedule: &str, topic: &str, cron: &str) {
+pub(super) async fn create(served: &Served, schedule: &str, topic: &str, cron: &str) {
     let body = json!({ "topic": topic, "cron": cron, "payload": schedule });
     put(served, schedule, NEW, body).await.expect(201);
 }
 
 /// The ids of the messages of a topic that wait or are ready.
-async fn ids(served: &Served, topic: &str) -> BTreeSet<String> {
+pub(super) async fn ids(served: &Served, topic: &str) -> BTreeSet<String> {
     let topic: Topic = topic.parse().unwrap();
     let topic = served.broker.topic(&topic).await.unwrap();
     let mut ids = BTreeSet::new();
@@ -332,51 +332,6 @@ async fn a_paused_schedule_sends_nothing_and_goes_on_later_without_what_it_left_
         );
         assert_eq!(show(&served, schedule).await["missed"], 0);
     }
-}
-
-#[tokio::test]
-async fn a_run_sends_now_and_a_backfill_what_was_left_out_once() {
-    let server = Server::start();
-    let served = served(&server, &[]).await;
-    create(&served, "s", "a", "0 0 * * * *").await;
-    let run = served
-        .post("schedules/s/run", Value::Null)
-        .await
-        .expect(200)
-        .json();
-    assert_eq!(run["sent"], true);
-    let id = run["id"].as_str().unwrap().to_owned();
-    assert!(ids(&served, "a").await.contains(&id));
-    let backfill = async |from: &str, to: &str| {
-        let period = json!({ "from": from, "to": to });
-        served
-            .post("schedules/s/backfill", period)
-            .await
-            .expect(200)
-            .json()
-    };
-    let day = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
-    let done = backfill(day.0, day.1).await;
-    assert_eq!(
-        (&done["sent"], &done["duplicates"], &done["next"]),
-        (&json!(24), &json!(0), &Value::Null)
-    );
-    let done = backfill(day.0, "2026-01-02T02:00:00Z").await;
-    assert_eq!(
-        (&done["sent"], &done["duplicates"]),
-        (&json!(2), &json!(24))
-    );
-    assert!(ids(&served, "a").await.contains("s:20260102T010000Z"));
-    // Three hours; one may begin between two readings of the clock.
-    let done = backfill("4h", "1h").await;
-    let hours = [&done["sent"], &done["duplicates"]].map(|count| count.as_u64().unwrap());
-    assert!((3..=4).contains(&hours.iter().sum::<u64>()), "{done}");
-    // A call sends for at most 1,000 times.
-    let done = backfill("2025-01-01T00:00:00Z", day.0).await;
-    assert_eq!(
-        (&done["sent"], &done["next"]),
-        (&json!(1000), &json!("2025-02-11T16:00:00.000Z"))
-    );
 }
 
 #[tokio::test]
