@@ -73,6 +73,7 @@ fn quotas(own: &OwnToken) -> Markup {
     let TokenView {
         sends_per_second,
         max_topics,
+        max_streams,
         max_messages,
         max_bytes,
         max_schedules,
@@ -81,6 +82,7 @@ fn quotas(own: &OwnToken) -> Markup {
     let bytes = used.bytes.map(Size::get);
     let stored = [
         ("Topics", max_topics.map(u64::from), used.topics),
+        ("Streams", max_streams.map(u64::from), used.streams),
         ("Messages", *max_messages, used.messages),
         ("Bytes", max_bytes.map(Size::get), bytes),
         ("Schedules", max_schedules.map(u64::from), used.schedules),
@@ -102,7 +104,7 @@ fn quotas(own: &OwnToken) -> Markup {
                 }
                 @if let Some(most) = sends_per_second { (tile("Sends", html! { (grouped(u64::from(*most))) }, html! { "at most, per second in each process" })) }
             }
-            p.muted { "Messages and bytes are sums of the limits of the topics, not what these hold. Topics and schedules that other tokens create under the same names count, too." }
+            p.muted { "Messages and bytes are sums of the limits of the topics, not what these hold. Each group has a stream on each shard. Topics and schedules that other tokens create under the same names count, too." }
         } @else { p { "This token has no quota." } }
     }
 }

@@ -196,15 +196,11 @@ fn settings(
         );
         return Err(invalid("shards", &why));
     }
-    // A group that the settings no longer name stays until it is dropped.
-    let there = before.map_or(&[][..], |before| before.groups());
-    let there: BTreeSet<_> = { there.iter() }
-        .filter(|group| !group.is_of_instance())
-        .collect();
-    let after = there.iter().copied().chain(&settings.groups);
-    let after = after.collect::<BTreeSet<_>>().len();
-    let streams = usize::from(settings.shards) * after;
-    if after > there.len() && streams > MAX_STREAMS {
+    let had = before.map_or(&[][..], |before| before.groups());
+    let groups = settings.groups_after(had).len();
+    let streams = usize::from(settings.shards) * groups;
+    let grows = !settings.groups.iter().all(|group| had.contains(group));
+    if grows && streams > MAX_STREAMS {
         let why = format!("shards × groups is {streams}, must be at most {MAX_STREAMS}");
         return Err(invalid("shards", &why));
     }

@@ -167,8 +167,8 @@ impl Teams {
             let reply = self.api(&name).get(OWN).await.expect(200);
             let expected = json!({
                 "token": &name, "declared_in_file": true, "scopes": [scope], "topics": ["shop-*"], "schedules": ["shop-*"],
-                "has_expired": false, "max_topics": 1000, "max_schedules": 1000, "is_rotating": false,
-                "used": { "topics": 1, "schedules": 2 },
+                "has_expired": false, "max_topics": 1000, "max_streams": 10_000, "max_schedules": 1000, "is_rotating": false,
+                "used": { "topics": 1, "streams": 1, "schedules": 2 },
             });
             // `shop-of-bank` has a name of this team.
             assert_eq!(reply.json(), expected);

@@ -14,6 +14,7 @@ fn quota(max_topics: u32, max_messages: u64) -> Option<Arc<TopicQuota>> {
     Some(Arc::new(TopicQuota {
         topics: vec!["shop-*".parse().unwrap()],
         max_topics,
+        max_streams: 50,
         max_messages: Some(max_messages),
         max_bytes: None,
     }))
@@ -23,6 +24,13 @@ fn limited(max_messages: u64) -> TopicSettings {
     TopicSettings {
         max_messages: Some(max_messages),
         ..TopicSettings::default()
+    }
+}
+
+fn of_shards(shards: u16) -> TopicSettings {
+    TopicSettings {
+        shards,
+        ..limited(u64::from(shards))
     }
 }
 
@@ -89,6 +97,8 @@ async fn of_calls_at_the_same_time_as_many_succeed_as_the_quota_allows() {
         (quota(10, 100), limited(30), 3),
         (quota(2, 1000), limited(30), 2),
         (quota(4, 100), TopicSettings::default(), 4),
+        // Of streams.
+        (quota(10, 1000), of_shards(20), 2),
     ] {
         let names: Vec<_> = (0..8).map(|number| format!("shop-{number}")).collect();
         let calls = names
@@ -165,8 +175,8 @@ async fn a_claim_counts_until_it_is_old_and_a_topic_that_was_left_unlisted_is_li
     let quota = quota(3, 100);
     write_claim(&relay, now_ms(), "shop-x 60 -").await;
     // Claims of others do not count, and the smaller one of a topic does not.
-    write_claim(&relay, now_ms(), "bank 60 -").await;
-    write_claim(&relay, now_ms(), "shop-x 10 -").await;
+    write_claim(&relay, now_ms(), "bank 60 - 50").await;
+    write_claim(&relay, now_ms(), "shop-x 10 - 9").await;
     let over = declare(&relay, "shop-a", &limited(41), quota.clone()).await;
     let Err(BrokerError::OverQuota { over, .. }) = over else {
         panic!("{over:?}");

@@ -123,6 +123,13 @@ fn print_lines(token: &TokenView, used: QuotaUse) -> Result<(), CliError> {
             of(number(token.max_topics.map(u64::from)), number(used.topics)),
         ),
         (
+            "max streams",
+            of(
+                number(token.max_streams.map(u64::from)),
+                number(used.streams),
+            ),
+        ),
+        (
             "max messages",
             of(number(token.max_messages), number(used.messages)),
         ),

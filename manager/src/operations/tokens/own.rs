@@ -26,6 +26,9 @@ pub(crate) struct QuotaUse {
     /// The topics that the token reaches, of `max_topics`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) topics: Option<u64>,
+    /// The streams of these topics, of `max_streams`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) streams: Option<u64>,
     /// The sum of `max_messages` of these topics, of the token's `max_messages`. A topic without a limit counts as an equal part, and one
     /// that holds more than its limit as what it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,10 +72,12 @@ impl Tokens<'_> {
         if let Some(quota) = token.topic_quota() {
             let TopicQuotaUse {
                 topics,
+                streams,
                 messages,
                 bytes,
             } = self.broker.topic_quota_use(quota).await?;
             used.topics = Some(topics as u64);
+            used.streams = Some(streams);
             used.messages = messages;
             used.bytes = bytes.map(Size::new);
         }

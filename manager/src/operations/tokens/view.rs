@@ -67,6 +67,9 @@ pub(crate) struct TokenView {
     /// The largest number of topics that it reaches: at this number, it cannot create another one. Absent for any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_topics: Option<u32>,
+    /// The largest number of streams of these topics: one for each group on each shard. Absent for any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_streams: Option<u32>,
     /// The sum of `max_messages` of the topics that it reaches, which it cannot exceed; absent for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_messages: Option<u64>,
@@ -132,6 +135,7 @@ impl TokenView {
             has_expired: token.has_expired(),
             sends_per_second: token.quota().map(|quota| quota.per_second()),
             max_topics: quota.map(|quota| quota.max_topics),
+            max_streams: quota.map(|quota| quota.max_streams),
             max_messages: quota.and_then(|quota| quota.max_messages),
             max_bytes: quota.and_then(|quota| quota.max_bytes),
             max_schedules: token.schedule_quota().map(|quota| quota.max_schedules()),
@@ -169,14 +173,16 @@ impl TokenView {
 
     /// Returns the names and values of the quotas that it has by default.
     pub(crate) fn default_quotas(&self) -> impl Iterator<Item = (&'static str, u32)> {
-        let has_sum = self.max_messages.is_some() || self.max_bytes.is_some();
-        let max_topics =
-            { self.max_topics }.filter(|most| *most == TopicQuota::DEFAULT && !has_sum);
-        let max_schedules = { self.max_schedules }.filter(|most| *most == ScheduleQuota::DEFAULT);
-        let quotas = [("max_topics", max_topics), ("max_schedules", max_schedules)];
-        quotas
-            .into_iter()
-            .filter_map(|(name, most)| Some((name, most?)))
+        // The quotas of messages and bytes require that of topics.
+        let is_given = self.max_messages.is_some() || self.max_bytes.is_some();
+        let max_topics = self.max_topics.filter(|_| !is_given);
+        [
+            ("max_topics", max_topics, TopicQuota::DEFAULT),
+            ("max_streams", self.max_streams, TopicQuota::DEFAULT_STREAMS),
+            ("max_schedules", self.max_schedules, ScheduleQuota::DEFAULT),
+        ]
+        .into_iter()
+        .filter_map(|(name, most, default)| Some((name, most.filter(|most| *most == default)?)))
     }
 
     /// Returns its state as a word: `expired` or `rotating`; empty otherwise.

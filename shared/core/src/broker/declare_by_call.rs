@@ -55,6 +55,8 @@ impl Claim {
         let extent = Extent {
             messages: limit()?,
             bytes: limit()?,
+            // A process of an older version writes none.
+            streams: limit().flatten(),
         };
         Some(Self {
             id,
@@ -70,6 +72,15 @@ impl Claim {
 struct OwnClaim {
     id: MessageId,
     order: u64,
+}
+
+/// The part of each topic that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Count {
+    /// Its limits, which are known.
+    Limits,
+    /// Also what it holds, which its shards know.
+    Content,
 }
 
 /// The topics that count against a quota, beside one that is being changed.
@@ -209,7 +220,7 @@ impl ByCall {
                 Some(claim) => claim,
                 None => return Ok(None),
             },
-            None if before.is_none() => match self.claim(self.settings.extent()).await? {
+            None if before.is_none() => match self.claim(self.settings.extent(&[])).await? {
                 Some(claim) => Some(claim),
                 None => return Ok(None),
             },
@@ -267,22 +278,22 @@ impl ByCall {
                 _ => return Err(BrokerError::Epoch { topic, there }),
             }
         }
-        let after = self.settings.extent();
-        let before = before.map(|before| before.settings().extent());
+        let had = before.map_or(&[][..], |before| before.groups());
+        let after = self.settings.extent(had);
+        let before = before.map(|before| before.settings().extent(had));
         // A limit that is lowered counts until the new one is in force on all shards.
         let larger = before.map_or(after, |before| before.or_larger(after));
-        if before == Some(after) || (before.is_some() && !quota.has_sum()) {
+        if before == Some(after) {
             return Ok(Some(None));
         }
         let grows = quota.grows(before, after);
         let topic = self.topic.clone();
         let over_quota = |over| BrokerError::OverQuota { topic, over };
         if grows {
-            // A call that cannot succeed claims nothing, so that it disturbs no others.
+            // Most calls that cannot succeed claim nothing, so that they disturb no others and cost little.
             let registered = self.broker.registered().await?;
-            let listed = self
-                .broker
-                .counted(quota, Some(&self.topic), &registered, &[]);
+            let count = Count::Limits;
+            let listed = (self.broker).counted(quota, count, Some(&self.topic), &registered, &[]);
             if let Err(over) = quota.check(before, after, &listed.await?) {
                 return Err(over_quota(over));
             }
@@ -358,7 +369,13 @@ impl ByCall {
         claims.retain(|claim| {
             claim.order < own.order && claim.topic != self.topic && quota.has(&claim.topic)
         });
-        let counted = broker.counted(quota, Some(&self.topic), &registered, &claims);
+        let counted = broker.counted(
+            quota,
+            Count::Content,
+            Some(&self.topic),
+            &registered,
+            &claims,
+        );
         Ok(Some(Others {
             counted: counted.await?,
             has_claims: !claims.is_empty(),
@@ -376,7 +393,9 @@ impl Broker {
         let registered = self.registered().await?;
         let since = self.claims_count_since();
         claims.retain(|claim| claim.at_ms >= since);
-        let counted = self.counted(quota, None, &registered, &claims).await?;
+        let counted = self
+            .counted(quota, Count::Content, None, &registered, &claims)
+            .await?;
         Ok(quota.used(&counted))
     }
 
@@ -384,20 +403,22 @@ impl Broker {
     async fn counted(
         &self,
         quota: &TopicQuota,
+        count: Count,
         but: Option<&Topic>,
         registered: &BTreeMap<Topic, Entry>,
         claims: &[Claim],
     ) -> Result<Vec<Counted>, BrokerError> {
+        let count = match quota.bounds_content() {
+            true => count,
+            false => Count::Limits,
+        };
         let counts = |topic: &Topic| but != Some(topic) && quota.has(topic);
         let reads = registered.iter().filter(|(topic, _)| counts(topic));
         let reads: Vec<_> = reads
             .map(|(topic, entry)| async move {
-                if !quota.has_sum() {
-                    return (topic, Ok(Some(Extent::default().into())));
-                }
                 let known = self.known(topic);
                 let known = known.filter(|known| known.epoch() == entry.epoch);
-                (topic, self.counted_of(topic, known).await)
+                (topic, self.counted_of(count, topic, known).await)
             })
             .collect();
         let mut counted = BTreeMap::new();
@@ -419,6 +440,7 @@ impl Broker {
     /// had no limit.
     async fn counted_of(
         &self,
+        count: Count,
         topic: &Topic,
         known: Option<Arc<TopicHandle>>,
     ) -> Result<Option<Counted>, BrokerError> {
@@ -427,7 +449,7 @@ impl Broker {
             None => self.load_within_reach(topic).await,
         };
         let counted = match there {
-            Ok(Some(there)) => self.counted_in_use(&there).await,
+            Ok(Some(there)) => self.counted_in_use(count, &there).await,
             Ok(None) => Ok(Extent::default().into()),
             Err(error) => Err(error),
         };
@@ -440,11 +462,15 @@ impl Broker {
     }
 
     /// Returns what a topic may hold, or what it holds if that is more: for a time, after its limit was lowered.
-    async fn counted_in_use(&self, topic: &TopicHandle) -> Result<Counted, BrokerError> {
-        let limits = topic.settings().extent();
+    async fn counted_in_use(
+        &self,
+        count: Count,
+        topic: &TopicHandle,
+    ) -> Result<Counted, BrokerError> {
+        let limits = topic.settings().extent(topic.groups());
         let has_limit = limits.messages.is_some() || limits.bytes.is_some();
         // At its first epoch, nothing was lowered.
-        if topic.epoch() == 1 || !has_limit {
+        if count == Count::Limits || topic.epoch() == 1 || !has_limit {
             return Ok(limits.into());
         }
         let (mut messages, mut bytes) = (0, 0);
@@ -481,11 +507,16 @@ mod tests {
         let claim = Claim::parse("a".into(), "7 1700000000000 shop-a 5 -").unwrap();
         let extent = Extent {
             messages: Some(5),
-            bytes: None,
+            ..Extent::default()
         };
         assert_eq!((claim.order, claim.at_ms), (7, 1_700_000_000_000));
         assert_eq!(claim.extent, extent);
         assert_eq!(claim.topic.as_str(), "shop-a");
+        let claim = Claim::parse("a".into(), "7 1700000000000 shop-a - 6 12").unwrap();
+        assert_eq!(
+            (claim.extent.bytes, claim.extent.streams),
+            (Some(6), Some(12))
+        );
         for damaged in ["", "1", "1 x shop-a - -", "1 1 shop-a 5", "1 1 shop-a 5 x"] {
             assert_eq!(Claim::parse("a".into(), damaged), None, "{damaged}");
         }

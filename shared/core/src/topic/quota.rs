@@ -1,41 +1,47 @@
 //! The quota of a client: the most that the topics that it reaches may hold together.
 //!
 //! The limits that topics declare are summed up, not their messages. So a send is checked against the limit of its topic alone, and a
-//! change of a topic against the quota.
+//! change of a topic against the quota. Their streams are summed up, too, because each costs Redis memory and the managers calls, also at
+//! rest.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde_json::Value as Json;
 
-use crate::fields::{Field, Size, TableReader, Value, within};
-use crate::topic::{NamePattern, Topic, TopicSettings};
+use crate::fields::{Any, Field, Size, TableReader, Value, within};
+use crate::topic::{Group, NamePattern, Topic, TopicSettings};
 
 /// The number of topics of a relay at which no call creates another one. Each topic costs every process memory and reads, also at rest.
 pub const MAX_TOPICS: usize = 10_000;
 
-/// The most topics, and the most messages and bytes in them, that a client may declare.
+/// The most topics, and the most streams, messages and bytes in them, that a client may declare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicQuota {
     /// The topics that count: those that the client reaches.
     pub topics: Vec<NamePattern>,
     /// The number of these topics.
     pub max_topics: u32,
+    /// The number of their streams.
+    pub max_streams: u32,
     /// The sum of their `max_messages`; `None` for any.
     pub max_messages: Option<u64>,
     /// The sum of their `max_bytes`; `None` for any.
     pub max_bytes: Option<Size>,
 }
 
-/// The messages and bytes that a topic may hold on all its shards; `None` without a limit.
+/// The streams of a topic, and the messages and bytes that it may hold on all its shards; `None` without a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
+    /// The streams; `None` if they are unknown.
+    pub streams: Option<u64>,
     /// The messages.
     pub messages: Option<u64>,
     /// The bytes.
     pub bytes: Option<u64>,
 }
 
-/// The messages and bytes that a topic counts against a quota.
+/// The part of a quota that a topic counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
     /// Those that it may hold.
@@ -49,6 +55,8 @@ pub struct Counted {
 pub struct TopicQuotaUse {
     /// The number of topics.
     pub topics: usize,
+    /// The number of their streams.
+    pub streams: u64,
     /// The sum of their `max_messages`; `None` without a quota of them.
     pub messages: Option<u64>,
     /// The sum of their `max_bytes`; `None` without a quota of them.
@@ -65,7 +73,7 @@ pub enum OverQuota {
         /// The number of topics that it reaches.
         topics: usize,
     },
-    /// The limits of the topics would exceed a quota of messages or bytes.
+    /// The topics would exceed a quota of streams, messages or bytes.
     Sum {
         /// The name of the quota.
         quota: &'static str,
@@ -128,12 +136,15 @@ impl fmt::Display for OverQuota {
 }
 
 const MAX_TOPICS_FIELD: &str = "max_topics";
+const MAX_STREAMS: &str = "max_streams";
 const MAX_MESSAGES: &str = "max_messages";
 const MAX_BYTES: &str = "max_bytes";
 
 impl TopicQuota {
     /// The number of topics of a token with limited topics that sets none: a tenth of all topics.
     pub const DEFAULT: u32 = 1000;
+    /// The number of their streams, if the token sets none.
+    pub const DEFAULT_STREAMS: u32 = 10_000;
 
     /// Reads the fields of the quota of a token that reaches these topics; `None` if it reaches all.
     pub fn read(from: &mut impl TableReader, topics: Option<&[NamePattern]>) -> Option<Self> {
@@ -145,6 +156,13 @@ impl TopicQuota {
         );
         let most = u32::try_from(MAX_TOPICS).unwrap_or(u32::MAX);
         let max_topics: Option<u32> = from.read(max_topics, within(0..=most));
+        let max_streams = Field::new(
+            MAX_STREAMS,
+            None,
+            "The largest number of streams of these topics: each group has one on each shard, and a shard without groups counts as one. \
+             Requires `topics`. By default, 10,000 for a token with `topics`, and any number for others.",
+        );
+        let max_streams: Option<u32> = from.read(max_streams, Any);
         let max_messages = Field::new(
             MAX_MESSAGES,
             None,
@@ -159,9 +177,12 @@ impl TopicQuota {
         );
         let max_bytes: Option<Size> = from.read(max_bytes, within(Size::new(1)..));
         let requires = |what: &str| format!("requires {what}");
-        if max_topics.is_some() && topics.is_none() {
-            let why = requires("topics");
-            from.problem(MAX_TOPICS_FIELD, shown(max_topics), why);
+        if topics.is_none() {
+            for (field, given) in [(MAX_TOPICS_FIELD, max_topics), (MAX_STREAMS, max_streams)] {
+                if let Some(given) = given {
+                    from.problem(field, given.into(), requires("topics"));
+                }
+            }
         }
         if max_topics.is_none() {
             let given = [
@@ -177,29 +198,28 @@ impl TopicQuota {
         Some(Self {
             topics: topics?.to_vec(),
             max_topics: max_topics.unwrap_or(Self::DEFAULT),
+            max_streams: max_streams.unwrap_or(Self::DEFAULT_STREAMS),
             max_messages,
             max_bytes,
         })
     }
 
-    /// Returns true if this is the quota of a token that sets none.
+    /// Returns true if it bounds what the topics hold, and not only their numbers.
     #[must_use]
-    pub fn is_default(&self) -> bool {
-        self.max_topics == Self::DEFAULT && !self.has_sum()
-    }
-
-    /// Returns true if a sum is bounded, and not only the number of topics.
-    #[must_use]
-    pub fn has_sum(&self) -> bool {
+    pub fn bounds_content(&self) -> bool {
         self.max_messages.is_some() || self.max_bytes.is_some()
     }
 
-    /// Returns the quota as fields from which it can be read, without the topics, and without values if it is the default.
+    /// Returns the quota as fields from which it can be read, without the topics, and without the values that it has by default.
     #[must_use]
-    pub fn fields(&self) -> [(&'static str, Option<Json>); 3] {
-        let max_topics = Some(self.max_topics).filter(|_| !self.is_default());
+    pub fn fields(&self) -> [(&'static str, Option<Json>); 4] {
+        // Those of messages and bytes require it.
+        let is_given = self.max_topics != Self::DEFAULT || self.bounds_content();
+        let max_topics = Some(self.max_topics).filter(|_| is_given);
+        let max_streams = Some(self.max_streams).filter(|most| *most != Self::DEFAULT_STREAMS);
         [
             (MAX_TOPICS_FIELD, max_topics.map(Json::from)),
+            (MAX_STREAMS, max_streams.map(Json::from)),
             (MAX_MESSAGES, self.max_messages.map(Json::from)),
             (MAX_BYTES, self.max_bytes.map(|it| it.show())),
         ]
@@ -236,11 +256,13 @@ impl TopicQuota {
     }
 
     /// Returns each quota of a sum, with the part of it that a topic has.
-    fn parts(&self, extent: Extent) -> [Option<(&'static str, u64, u64)>; 2] {
+    fn parts(&self, extent: Extent) -> [Option<(&'static str, u64, u64)>; 3] {
         let of = |quota, total: u64, declared: Option<u64>| {
             (quota, total, declared.unwrap_or_else(|| self.part(total)))
         };
+        let max_streams = u64::from(self.max_streams);
         [
+            Some(of(MAX_STREAMS, max_streams, extent.streams)),
             { self.max_messages }.map(|total| of(MAX_MESSAGES, total, extent.messages)),
             { self.max_bytes }.map(|total| of(MAX_BYTES, total.get(), extent.bytes)),
         ]
@@ -251,8 +273,9 @@ impl TopicQuota {
     pub fn used(&self, topics: &[Counted]) -> TopicQuotaUse {
         TopicQuotaUse {
             topics: topics.len(),
-            messages: self.max_messages.map(|_| self.sum(0, topics)),
-            bytes: self.max_bytes.map(|_| self.sum(1, topics)),
+            streams: self.sum(0, topics),
+            messages: self.max_messages.map(|_| self.sum(1, topics)),
+            bytes: self.max_bytes.map(|_| self.sum(2, topics)),
         }
     }
 
@@ -290,7 +313,7 @@ impl TopicQuota {
             let topics = others.len();
             return Err(OverQuota::Topics { max_topics, topics });
         }
-        let had = before.map_or([None; 2], |before| self.parts(before));
+        let had = before.map_or([None; 3], |before| self.parts(before));
         for (index, (part, had)) in self.parts(after).into_iter().zip(had).enumerate() {
             let Some((quota, total, wanted)) = part else {
                 continue;
@@ -315,17 +338,24 @@ impl TopicQuota {
     }
 }
 
-fn shown(number: Option<u32>) -> Json {
-    number.map_or(Json::Null, Json::from)
-}
-
 impl TopicSettings {
-    /// Returns what all shards together may hold: the [share](Self::per_shard) of each is rounded up.
+    /// Returns the groups of a topic with these settings that had these groups: a group that the settings no longer name stays until it
+    /// is dropped. Those of instances, which come and go, are left out.
     #[must_use]
-    pub fn extent(&self) -> Extent {
+    pub fn groups_after<'a>(&'a self, had: &'a [Group]) -> BTreeSet<&'a Group> {
+        let had = had.iter().filter(|group| !group.is_of_instance());
+        had.chain(&self.groups).collect()
+    }
+
+    /// Returns the extent of a topic with these settings that had these groups. All shards together may hold more than the limit, as the
+    /// [share](Self::per_shard) of each is rounded up.
+    #[must_use]
+    pub fn extent(&self, had: &[Group]) -> Extent {
         let shards = u64::from(self.shards.max(1));
         let of = |limit: u64| self.per_shard(limit).saturating_mul(shards);
+        let groups = self.groups_after(had).len().max(1);
         Extent {
+            streams: Some(shards * groups as u64),
             messages: self.max_messages.map(of),
             bytes: self.max_bytes.map(|limit| of(limit.get())),
         }
@@ -353,6 +383,7 @@ impl Extent {
     /// Raises each limit to at least what is held.
     fn at_least(self, messages: u64, bytes: u64) -> Self {
         Self {
+            streams: self.streams,
             messages: self.messages.map(|limit| limit.max(messages)),
             bytes: self.bytes.map(|limit| limit.max(bytes)),
         }
@@ -367,11 +398,12 @@ impl Extent {
         }
     }
 
-    /// Returns the larger limit of both, for messages and for bytes. No limit is the largest.
+    /// Returns the larger number of both, of each kind. No limit is the largest.
     #[must_use]
     pub fn or_larger(self, other: Self) -> Self {
         let larger = |one: Option<u64>, other: Option<u64>| Some(one?.max(other?));
         Self {
+            streams: larger(self.streams, other.streams),
             messages: larger(self.messages, other.messages),
             bytes: larger(self.bytes, other.bytes),
         }
@@ -379,203 +411,4 @@ impl Extent {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::fields::JsonReader;
-
-    fn read(body: &Json, topics: Option<&str>) -> Result<Option<TopicQuota>, String> {
-        let topics: Option<Vec<NamePattern>> = topics.map(|name| vec![name.parse().unwrap()]);
-        let mut reader = JsonReader::new(body.as_object().unwrap());
-        let quota = TopicQuota::read(&mut reader, topics.as_deref());
-        match &reader.finish()[..] {
-            [] => Ok(quota),
-            problems => Err(problems.iter().map(|it| format!("{it}\n")).collect()),
-        }
-    }
-
-    fn quota(max_topics: u32, max_messages: u64) -> TopicQuota {
-        let body = json!({ "max_topics": max_topics, "max_messages": max_messages });
-        read(&body, Some("shop-*")).unwrap().unwrap()
-    }
-
-    fn messages(count: u64) -> Extent {
-        Extent {
-            messages: Some(count),
-            bytes: None,
-        }
-    }
-
-    /// Checks a change beside topics that hold no more than their limits.
-    fn check(
-        quota: &TopicQuota,
-        before: Option<Extent>,
-        after: Extent,
-        others: &[Extent],
-    ) -> Result<(), OverQuota> {
-        let others: Vec<_> = others.iter().copied().map(Counted::from).collect();
-        quota.check(before, after, &others)
-    }
-
-    #[test]
-    fn a_quota_is_read_as_it_is_shown_and_needs_what_it_is_about() {
-        let body = json!({ "max_topics": 3, "max_messages": 1000, "max_bytes": "1MiB" });
-        let quota = read(&body, Some("shop-*")).unwrap().unwrap();
-        assert_eq!(quota.max_bytes, Some(Size::new(1 << 20)));
-        let shown = quota.fields().map(|(name, value)| json!({ name: value }));
-        let expected = [
-            json!({ "max_topics": 3 }),
-            json!({ "max_messages": 1000 }),
-            json!({ "max_bytes": "1MiB" }),
-        ];
-        assert_eq!(shown, expected);
-        assert!(quota.has(&"shop-a".parse().unwrap()) && !quota.has(&"bank".parse().unwrap()));
-        let topics = [messages(600), Extent::default()].map(Counted::from);
-        let used = TopicQuotaUse {
-            topics: 2,
-            messages: Some(600 + 333),
-            bytes: Some(2 * ((1 << 20) / 3)),
-        };
-        assert_eq!(quota.used(&topics), used);
-        assert_eq!(read(&json!({}), None), Ok(None));
-        let default = read(&json!({}), Some("a")).unwrap().unwrap();
-        assert_eq!((default.max_topics, default.has_sum()), (1000, false));
-        assert!(default.fields().iter().all(|(_, value)| value.is_none()));
-        // A quota of messages needs the number of their topics.
-        let body = json!({ "max_topics": 1000, "max_messages": 5000 });
-        let quota = read(&body, Some("a")).unwrap().unwrap();
-        assert_eq!(quota.fields()[0], ("max_topics", Some(json!(1000))));
-        for (body, topics, problem) in [
-            (
-                json!({ "max_topics": 1 }),
-                None,
-                "max_topics = 1: requires topics",
-            ),
-            (
-                json!({ "max_topics": 10_001 }),
-                Some("a"),
-                "must be 0 to 10000",
-            ),
-            (
-                json!({ "max_messages": 5 }),
-                Some("a"),
-                "max_messages = 5: requires max_topics",
-            ),
-            (
-                json!({ "max_bytes": 5 }),
-                Some("a"),
-                "max_bytes = \"5B\": requires max_topics",
-            ),
-            (
-                json!({ "max_topics": 1, "max_messages": 0 }),
-                Some("a"),
-                "must be at least 1",
-            ),
-        ] {
-            let problems = read(&body, topics).unwrap_err();
-            assert!(problems.contains(problem), "{body}: {problems}");
-        }
-    }
-
-    #[test]
-    fn a_topic_without_a_limit_gets_an_equal_part_that_its_shards_share() {
-        let fill = |quota: &TopicQuota, shards| {
-            let mut settings = TopicSettings {
-                shards,
-                ..TopicSettings::default()
-            };
-            quota.fill(&mut settings);
-            assert_eq!(settings.max_bytes, None);
-            (settings.max_messages, settings.extent().messages)
-        };
-        for (max_topics, total, shards, expected) in [
-            (3, 1000, 1, (333, 333)),
-            (3, 1000, 4, (332, 332)),
-            (3, 2, 1, (1, 1)),
-            (1, 3, 4, (3, 4)),
-            (1, u64::MAX, 1, (u64::MAX, u64::MAX)),
-        ] {
-            let (limit, extent) = fill(&quota(max_topics, total), shards);
-            let got = (limit.unwrap(), extent.unwrap());
-            assert_eq!(got, expected, "{total} / {max_topics} on {shards}");
-        }
-        let mut settings = TopicSettings {
-            max_messages: Some(7),
-            ..TopicSettings::default()
-        };
-        quota(3, 1000).fill(&mut settings);
-        assert_eq!(settings.max_messages, Some(7));
-    }
-
-    #[test]
-    fn limits_are_added_up_and_only_what_grows_is_refused() {
-        let quota = quota(3, 100);
-        let (one, unlimited) = (messages(40), Extent::default());
-        assert_eq!(check(&quota, None, messages(60), &[one]), Ok(()));
-        let over = check(&quota, None, messages(61), &[one]).unwrap_err();
-        let why = "the token's quota max_messages is 100, of which its other topics (1) have 40: this one may have 60, not 61; nothing \
-                   was changed";
-        assert_eq!(over.to_string(), why);
-        // What is held above a limit counts, and the error says so.
-        let held = [messages(10).counted(30, 0), messages(10).counted(5, 0)];
-        let over = quota.check(None, messages(61), &held).unwrap_err();
-        let why = "of which its other topics (2) have 40, as 1 of them still holds more than its limit: this one may have 60, not 61";
-        assert!(over.to_string().contains(why), "{over}");
-        let over = quota.check(None, messages(61), &[held[0]; 2]).unwrap_err();
-        let why = "have 60, as 2 of them still hold more than their limits: this one may have 40";
-        assert!(over.to_string().contains(why), "{over}");
-        // A topic of others without a limit counts as a third: 33.
-        assert_eq!(check(&quota, None, messages(27), &[one, unlimited]), Ok(()));
-        assert!(check(&quota, None, messages(28), &[one, unlimited]).is_err());
-        let over = check(&quota, None, messages(1), &[messages(1); 3]);
-        let over = over.unwrap_err().to_string();
-        let why = "the token's quota max_topics is 3, and it reaches 3 topics already; nothing was changed";
-        assert_eq!(over, why);
-        // The quota was larger before.
-        let others = [messages(90), messages(90), messages(1), messages(1)];
-        assert_eq!(
-            check(&quota, Some(messages(50)), messages(50), &others),
-            Ok(())
-        );
-        assert!(check(&quota, Some(messages(49)), messages(50), &others).is_err());
-        assert!(quota.grows(None, messages(1)));
-        assert!(quota.grows(Some(messages(1)), messages(2)));
-        assert!(!quota.grows(Some(messages(2)), messages(2)));
-        // It has an equal part already.
-        assert!(!quota.grows(Some(unlimited), messages(33)));
-        assert!(quota.grows(Some(unlimited), messages(34)));
-        assert_eq!(messages(5).or_larger(messages(4)), messages(5));
-        assert_eq!(messages(5).or_larger(unlimited), unlimited);
-        assert_eq!(messages(5).at_least(7, 9), messages(7));
-        assert_eq!(messages(5).at_least(4, 9), messages(5));
-        assert_eq!(unlimited.at_least(7, 9), unlimited);
-        let huge = check(&quota, None, messages(u64::MAX), &[messages(u64::MAX)]);
-        assert!(huge.is_err());
-    }
-
-    #[test]
-    fn a_token_without_topics_of_its_own_creates_none() {
-        let body = json!({ "max_topics": 0 });
-        let quota = read(&body, Some("a-*")).unwrap().unwrap();
-        let over = check(&quota, None, Extent::default(), &[]).unwrap_err();
-        let why = "the token's quota max_topics is 0, and it reaches 0 topics already; nothing was changed";
-        assert_eq!(over.to_string(), why);
-        let there = Some(Extent::default());
-        assert_eq!(check(&quota, there, messages(5), &[]), Ok(()));
-    }
-
-    #[test]
-    fn a_quota_of_bytes_is_shown_as_a_size() {
-        let body = json!({ "max_topics": 2, "max_bytes": "1MiB" });
-        let quota = read(&body, Some("a")).unwrap().unwrap();
-        let bytes = |bytes| Extent {
-            messages: None,
-            bytes: Some(bytes),
-        };
-        let over = check(&quota, None, bytes(2 << 20), &[bytes(1 << 19)]).unwrap_err();
-        let why = over.to_string();
-        assert!(why.contains("max_bytes is 1MiB"), "{why}");
-        assert!(why.contains("this one may have 512KiB, not 2MiB"), "{why}");
-    }
-}
+mod tests;

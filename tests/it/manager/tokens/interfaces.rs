@@ -129,7 +129,7 @@ async fn a_token_sees_itself_and_what_is_used_of_its_quotas() {
     let admin = served.api.clone().token(ADMIN);
     let definition = json!({
         "scopes": ["operate", "send"], "topics": ["shop-*"], "groups": null, "expires": "2999-01-01T00:00:00Z", "sends_per_second": 9,
-        "max_topics": 3, "max_messages": 31, "max_bytes": "30KiB", "max_schedules": 5,
+        "max_topics": 3, "max_streams": 20, "max_messages": 31, "max_bytes": "30KiB", "max_schedules": 5,
     });
     let secret = create(&admin, "team", definition).await;
     let team = served.api.clone().token(&secret);
@@ -144,8 +144,8 @@ async fn a_token_sees_itself_and_what_is_used_of_its_quotas() {
     let mut expected = json!({
         "token": "team", "declared_in_file": false, "scopes": ["operate", "send"], "topics": ["shop-*"], "schedules": ["shop-*"],
         "expires": "2999-01-01T00:00:00.000Z", "has_expired": false, "sends_per_second": 9,
-        "max_topics": 3, "max_messages": 31, "max_bytes": 30 << 10, "max_schedules": 5, "is_rotating": false,
-        "used": { "topics": 2, "messages": 14, "bytes": (10 << 10) + 100, "schedules": 1 },
+        "max_topics": 3, "max_streams": 20, "max_messages": 31, "max_bytes": 30 << 10, "max_schedules": 5, "is_rotating": false,
+        "used": { "topics": 2, "streams": 2, "messages": 14, "bytes": (10 << 10) + 100, "schedules": 1 },
     });
     assert_eq!(own.json(), expected);
     let hash = hex(&Sha256::digest(&secret));
@@ -164,6 +164,7 @@ async fn a_token_sees_itself_and_what_is_used_of_its_quotas() {
         "scopes        operate, send\n",
         "sends/s       9\n",
         "max topics    3 (2 used)\n",
+        "max streams   20 (2 used)\n",
         "max messages  31 (14 used)\n",
         "max bytes     30KiB (10340B used)\n",
         "max schedules 5 (1 used)\n",

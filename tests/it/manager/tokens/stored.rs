@@ -201,6 +201,27 @@ async fn of_two_topics_at_the_same_time_only_one_is_created_and_conditions_hold(
     served.end().await;
 }
 
+#[tokio::test]
+async fn the_groups_of_a_topic_on_each_of_its_shards_are_part_of_a_quota() {
+    let server = Server::start();
+    let (served, team) = with_quota(&server, "streams", json!({ "max_streams": 9 })).await;
+    // The topic of the file has one.
+    let settings = |groups: &[&str]| json!({ "shards": 2, "groups": groups });
+    let put = async |name: &str, groups: &[&str]| put_topic(&team, name, settings(groups)).await;
+    put("shop-b", &["a", "b", "c"]).await.expect(201);
+    let over = refused(&team, "shop-b", settings(&["d", "e"])).await;
+    let why = "the token's quota max_streams is 9, of which its other topics (1) have 1: this one may have 8, not 10; nothing was changed";
+    assert_eq!(over, why);
+    put("shop-b", &["a", "d"]).await.expect(200);
+    let over = refused(&team, "mail", json!({})).await;
+    assert!(over.contains("may have 0, not 1"), "{over}");
+    let used = team.get_json("/v1/token").await;
+    assert_eq!(used["used"]["streams"], 9);
+    // A change that adds none is accepted.
+    put("shop-b", &["a"]).await.expect(200);
+    served.end().await;
+}
+
 /// Otherwise, a team could fill a topic, lower its limit, and fill the next one.
 #[tokio::test]
 async fn a_topic_whose_limit_was_lowered_counts_what_it_holds() {

@@ -2,10 +2,10 @@
 -- claim_topic: notes the limits of a topic that a call is about to declare, so that others who sum up the limits of topics see them.
 --
 -- KEYS[1] topics        hash    topic -> "<shards> <epoch>", and the registry's version
--- KEYS[2] topic_claims  hash    id -> "<order> <ms> <topic> <messages> <bytes>"
+-- KEYS[2] topic_claims  hash    id -> "<order> <ms> <topic> <messages> <bytes> <streams>"
 -- ARGV[1] id            text    of the claim, which no other has
 -- ARGV[2] topic         name
--- ARGV[3] limits        text    "<messages> <bytes>", each a number, or - for no limit
+-- ARGV[3] limits        text    "<messages> <bytes> <streams>", each a number, or - for no limit
 -- ARGV[4] most          count   the largest number of topics
 -- ARGV[5] most_claims   count   the largest number of claims
 --

@@ -47,5 +47,10 @@ operation! {
 /// Returns an extent as a claim has it.
 fn limits(extent: Extent) -> String {
     let text = |limit: Option<u64>| limit.map_or("-".to_owned(), |limit| limit.to_string());
-    format!("{} {}", text(extent.messages), text(extent.bytes))
+    let Extent {
+        streams,
+        messages,
+        bytes,
+    } = extent;
+    format!("{} {} {}", text(messages), text(bytes), text(streams))
 }

@@ -366,7 +366,7 @@ mod tests {
     fn a_record_is_read_as_it_was_written_and_shows_no_hash() {
         let body = json!({
             "scopes": ["send", "receive"], "topics": ["shop-*"], "groups": ["a"], "schedules": ["s"],
-            "expires": "2999-01-01T00:00:00.000Z", "sends_per_second": 5, "max_topics": 3, "max_messages": 1000, "max_bytes": "64MiB", "max_schedules": 7,
+            "expires": "2999-01-01T00:00:00.000Z", "sends_per_second": 5, "max_topics": 3, "max_streams": 9, "max_messages": 1000, "max_bytes": "64MiB", "max_schedules": 7,
             "sha256": "0".repeat(64), "previous_sha256": "F".repeat(64),
         });
         let NewToken {
