@@ -7,6 +7,7 @@ mod attempts;
 mod audit;
 mod change;
 mod counters;
+mod creations;
 mod cursor;
 mod declare;
 mod declare_by_call;
@@ -108,6 +109,7 @@ pub use crate::scripts::{
 use redis::{Cmd, Value};
 use tokio::sync::watch;
 
+use creations::Creations;
 use durability::Wait;
 
 use crate::durability::Durability;
@@ -174,6 +176,7 @@ struct Inner {
     unreadable: Mutex<BTreeMap<String, String>>,
     /// The topics that this process is restoring.
     restoring: Mutex<BTreeMap<Topic, Arc<tokio::sync::Mutex<()>>>>,
+    creations: Creations,
     changes: watch::Sender<u64>,
     /// The time of the last claim of a refresh.
     refresh_claimed: Mutex<Instant>,
@@ -202,6 +205,7 @@ impl Broker {
             expected: OnceLock::new(),
             unreadable: Mutex::default(),
             restoring: Mutex::default(),
+            creations: Creations::default(),
             changes: watch::Sender::new(0),
             refresh_claimed: Mutex::new(Instant::now()),
             observer,

@@ -7,7 +7,7 @@ use lisa_tests::relay::{connection, settings};
 use lisa_tests::{Relay, SOON, Server, eventually};
 use redis::cmd;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 /// A quota for the topics of a team.
 fn quota(max_topics: u32, max_messages: u64) -> Option<Arc<TopicQuota>> {
@@ -122,6 +122,33 @@ async fn of_calls_at_the_same_time_as_many_succeed_as_the_quota_allows() {
             remove(&relay, name).await;
         }
     }
+}
+
+/// The record of a removed topic stays for a day.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_team_that_creates_and_removes_topics_without_end_is_slowed_down() {
+    let relay = Relay::start("churn").await;
+    let quota = quota(1, 100);
+    let settings = TopicSettings::default();
+    let began = Instant::now();
+    let mut created = 0;
+    let over = loop {
+        match declare(&relay, "shop-a", &settings, quota.clone()).await {
+            Ok(_) => created += 1,
+            Err(over) => break over,
+        }
+        remove(&relay, "shop-a").await;
+    };
+    let why = "topic shop-a: the token has created 1000 topics lately, and may create another one in a second; nothing was changed";
+    assert_eq!(over.to_string(), why);
+    let lasted = began.elapsed().as_secs();
+    assert!(
+        (1000..=1001 + lasted).contains(&created),
+        "{created} in {lasted} s"
+    );
+    assert_eq!(claims(&relay).await, 0);
+    // Others are not slowed down.
+    declare(&relay, "bank", &settings, None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

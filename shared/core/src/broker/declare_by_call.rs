@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::Instrument as _;
 
 use crate::broker::registry::Entry;
@@ -226,7 +226,16 @@ impl ByCall {
             },
             None => None,
         };
-        let epoch = before.map_or(0, |before| before.epoch());
+        let epoch = before.as_ref().map_or(0, |before| before.epoch());
+        if let (None, Some(quota)) = (&before, &self.quota)
+            && let Err(over) = self.broker.inner.creations.admit(quota, Instant::now())
+        {
+            if let Some(claim) = claim {
+                self.drop_own(&claim).await;
+            }
+            let topic = self.topic.clone();
+            return Err(BrokerError::OverQuota { topic, over });
+        }
         let (mode, is_any) = match (self.mode, &self.quota) {
             // The part that was claimed is that of a change of these settings.
             (Declare::Update, Some(_)) => (Declare::UpdateAt(epoch), true),

@@ -73,6 +73,11 @@ pub enum OverQuota {
         /// The number of topics that it reaches.
         topics: usize,
     },
+    /// The client has created too many topics lately, and removed some of them.
+    Created {
+        /// The number that it may create at once.
+        at_once: u32,
+    },
     /// The topics would exceed a quota of streams, messages or bytes.
     Sum {
         /// The name of the quota.
@@ -103,6 +108,10 @@ impl fmt::Display for OverQuota {
                 f,
                 "the token's quota max_topics is {max_topics}, and it reaches {} already; nothing was changed",
                 topics_of(*topics)
+            ),
+            Self::Created { at_once } => write!(
+                f,
+                "the token has created {at_once} topics lately, and may create another one in a second; nothing was changed"
             ),
             Self::Sum {
                 quota,
