@@ -167,6 +167,7 @@ pub(super) async fn put(
         .map_err(|error| invalid("topic", &error))?;
     let mode = precondition::of_put(&headers)?.map_or(Declare::Update, Declare::UpdateAt);
     let body = read_limited(body, MAX_SETTINGS, &api.bodies).await?;
+    let _slot = api.reads.begin_with_quota().await?;
     let read = |defaults: &Map<String, Value>| read_fields_over(&body, defaults);
     let action = |verb: &str| api.action(verb);
     let put = topics::put(&api.broker, &api.config, &name, mode, read, action);

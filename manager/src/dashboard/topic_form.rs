@@ -51,6 +51,7 @@ pub(super) async fn create(
     let (broker, config) = (dashboard.broker(), &dashboard.0.parts.config);
     let action = |verb: &str| dashboard.action(&context, verb);
     let mode = Declare::UpdateAt(0);
+    let _slot = dashboard.0.searches.begin_with_quota().await?;
     let put = put(broker, config, &name, mode, |_| Ok(settings), action);
     match put.await {
         Ok((_, created)) => {

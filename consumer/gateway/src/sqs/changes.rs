@@ -75,6 +75,7 @@ pub(super) async fn create(call: &Call<'_>, request: Create) -> Result<Response,
             }
             None => {
                 call.require_operate("CreateQueue")?;
+                let _slot = call.gateway().searches().begin_with_quota().await?;
                 if name.len() > MAX_NAME {
                     return Err(wrong_name());
                 }
@@ -344,6 +345,7 @@ pub(super) async fn change(
             return Err(foreign(name));
         }
         check(&settings)?;
+        let _slot = call.gateway().searches().begin_with_quota().await?;
         match declare(call, name, &settings, topic.epoch(), "change_topic", given).await {
             Ok(()) => {
                 tracing::info!(topic = %name, action, "changed for an SQS client");

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use lisa_core::sync::Mutex;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::client::Client;
+use super::client::{Client, topic_quota};
 use super::problem::{Problem, ProblemCode};
 use super::share::{Share, Shares, Shortage};
 use super::unread::Unread;
@@ -166,6 +166,18 @@ impl Reads {
             sleep_until(until.min(now + rest)).await;
         };
         Err(Problem::new(ProblemCode::Unavailable, detail))
+    }
+
+    /// Begins a change of a topic by the current client: its quota is checked against the other topics that it reaches. `None` if it has no
+    /// quota.
+    ///
+    /// # Errors
+    /// Those of [`Reads::begin`].
+    pub async fn begin_with_quota(&self) -> Result<Option<ReadSlot>, Problem> {
+        match topic_quota() {
+            Some(_) => self.begin(Client::current()).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Begins a read in this slot, or returns the time for which its client must rest first.
