@@ -39,6 +39,7 @@ mod lookup;
 mod memory;
 mod merge;
 mod move_due;
+mod note_action;
 mod note_counts;
 mod note_fires;
 mod note_sample;

@@ -65,6 +65,7 @@ pub(crate) use registry::change_token::ChangeToken;
 pub(crate) use registry::claim_topic::{ClaimTopic, TopicClaim};
 pub(crate) use registry::declare::{Declare, DeclareMode, DeclareReply, Declared};
 pub(crate) use registry::heartbeat::Heartbeat;
+pub(crate) use registry::note_action::NoteAction;
 pub(crate) use registry::note_counts::NoteCounts;
 pub(crate) use registry::note_total::NoteTotal;
 pub(crate) use registry::register::Register;

@@ -136,7 +136,7 @@ const TABLE: [(Scene, &str, &[Side]); 53] = [
 
 /// The operations that no process calls by itself: they serve operators, clients of a gateway, and Rust handlers that subscribe to
 /// garbage.
-const NOT_BY_ITSELF: [&str; 22] = [
+const NOT_BY_ITSELF: [&str; 23] = [
     "ack_late",
     "change_garbage_job",
     "change_token",
@@ -146,6 +146,7 @@ const NOT_BY_ITSELF: [&str; 22] = [
     "finish_garbage_hook",
     "hide",
     "lookup",
+    "note_action",
     "page",
     "parked_keys",
     "pause",

@@ -1,6 +1,7 @@
 //! The audit log: one entry for each action of an operator, in one stream of the namespace.
 //!
-//! It never contains payloads, headers or tokens. The stream is bounded, so the oldest entries go.
+//! It never contains payloads, headers or tokens. The stream is bounded, so old entries go: those of the author that has the most, so that
+//! one team cannot push out the entries of another.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,9 +12,10 @@ use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError, EntryPosition};
 use crate::message::EntryId;
 use crate::names::MAX_TOPIC;
+use crate::scripts::NoteAction;
 use crate::time::{UnixMs, shorten_to};
 
-/// The number of entries that are kept, at least. Redis drops entries in whole nodes of the stream.
+/// The number of entries that are kept. A tenth more are there before any go.
 pub const AUDIT_KEPT: usize = 1000;
 /// The time limit for adding an entry. The action is over by then.
 pub const AUDIT_WITHIN: Duration = Duration::from_secs(1);
@@ -63,15 +65,12 @@ impl Audited {
 }
 
 impl Broker {
-    /// Appends an entry to the audit log. Costs one `XADD`; the log has about [`AUDIT_KEPT`] entries at most.
+    /// Appends an entry to the audit log. Costs one script; the log has about [`AUDIT_KEPT`] entries at most.
     ///
     /// # Errors
     /// [`BrokerError`]; if [`BrokerError::maybe_applied`] returns true, the entry may be there. A repeated call adds it twice.
     pub async fn audit(&self, entry: &AuditEntry) -> Result<(), BrokerError> {
-        let mut add = command("XADD", &self.inner.registry.audit)
-            .arg(&["MAXLEN", "~"])
-            .arg(AUDIT_KEPT)
-            .arg("*");
+        let mut fields = Vec::new();
         for (field, text, longest) in [
             ("via", &entry.via, LONGEST_NAME),
             ("who", &entry.who, LONGEST_NAME),
@@ -82,10 +81,12 @@ impl Broker {
             ("outcome", &entry.outcome, LONGEST_TEXT),
         ] {
             if !text.is_empty() {
-                add = add.arg(field).arg(shortened(text, longest));
+                fields.push((field, shortened(text, longest)));
             }
         }
-        let _: EntryId = self.ask(add).await?;
+        let kept = AUDIT_KEPT;
+        let fields = &fields[..];
+        self.run_on_registry(&NoteAction { kept, fields }).await?;
         Ok(())
     }
 

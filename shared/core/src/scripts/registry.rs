@@ -5,6 +5,7 @@ pub(super) mod change_token;
 pub(super) mod claim_topic;
 pub(super) mod declare;
 pub(super) mod heartbeat;
+pub(super) mod note_action;
 pub(super) mod note_counts;
 pub(super) mod note_total;
 pub(super) mod register;

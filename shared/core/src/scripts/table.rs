@@ -27,6 +27,7 @@ macro_rules! scripts {
                 ClaimTopic = "registry/claim_topic" for manager operator sqs;
                 Declare = "registry/declare" for producer manager consumer operator;
                 Heartbeat = "registry/heartbeat" for manager;
+                NoteAction = "registry/note_action" for manager consumer operator sqs;
                 NoteCounts = "registry/note_counts" for manager;
                 NoteTotal = "registry/note_total" for manager;
                 Register = "registry/register" for producer manager consumer operator;
