@@ -77,7 +77,7 @@ pub use idle::{IdleMark, Recheck};
 pub use key_index::{KeyCursor, KeyPage};
 pub use list::{ConsumerInfo, GarbageInfo, Page, TimeRange};
 pub use lookup::{Details, Found, GroupCopy};
-pub use move_tasks::{MAX_MOVE_TASKS, StoredMoveTask};
+pub use move_tasks::{MAX_MOVE_TASKS, MoveTasks, StoredMoveTask};
 pub use parked_keys::{MAX_PARKED_KEYS, ParkedKeyCursor, ParkedKeyPage};
 pub use probe::{Probe, ProbeRequest};
 pub use pull::{Leased, SHORT_LEASES};

@@ -69,6 +69,7 @@ pub(crate) use registry::note_action::NoteAction;
 pub(crate) use registry::note_counts::NoteCounts;
 pub(crate) use registry::note_total::NoteTotal;
 pub(crate) use registry::register::Register;
+pub(crate) use registry::start_move_task::StartMoveTask;
 pub(crate) use removal::remove_shard::RemoveShard;
 pub use removal::remove_topic::Removal;
 pub(crate) use removal::remove_topic::{RemovalBegun, RemoveTopic};

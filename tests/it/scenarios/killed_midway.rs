@@ -136,7 +136,7 @@ const TABLE: [(Scene, &str, &[Side]); 53] = [
 
 /// The operations that no process calls by itself: they serve operators, clients of a gateway, and Rust handlers that subscribe to
 /// garbage.
-const NOT_BY_ITSELF: [&str; 23] = [
+const NOT_BY_ITSELF: [&str; 24] = [
     "ack_late",
     "change_garbage_job",
     "change_token",
@@ -157,6 +157,7 @@ const NOT_BY_ITSELF: [&str; 23] = [
     "repair",
     "requeue",
     "retire",
+    "start_move_task",
     "take_garbage_hooks",
     "take_parked",
     "walk",

@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use lisa_core::broker::{MAX_MOVE_TASKS, StoredMoveTask, TopicHandle};
+use lisa_core::broker::{MAX_MOVE_TASKS, MoveTasks, StoredMoveTask, TopicHandle};
 use lisa_core::time::UnixMs;
 use lisa_core::topic::Topic;
 use lisa_service::http::client;
@@ -34,6 +34,8 @@ use moving::Moving;
 const LOST_AFTER: Duration = Duration::from_secs(15);
 /// The most ended tasks of a queue that are listed and kept, as in SQS.
 const KEPT: usize = 10;
+/// The tries to store a task while others start some.
+const MAX_TRIES: usize = 20;
 /// The highest rate of a task, in messages a second.
 const MAX_RATE: i64 = 500;
 
@@ -136,13 +138,6 @@ pub(super) async fn start(call: &Call<'_>, request: Start) -> Result<Response, S
         let message = "Source queue must be configured as a Dead Letter Queue.";
         return Err(SqsError::new(Kind::InvalidParameterValue, message));
     }
-    let tasks = stored(call).await?;
-    let is_running = |(_, task): &(String, Task)| task.source == name && task.is_open();
-    if tasks.iter().any(is_running) {
-        let message = "There is already a task running. Only one active task is allowed for a source queue arn at a given time.";
-        return Err(SqsError::new(Kind::InvalidParameterValue, message));
-    }
-    forget_old(call, &tasks, &name).await?;
     let verb = if is_own { Verb::Requeue } else { Verb::Move };
     let running = Running::begin(call, verb, &name, source.name())?;
     let now = broker.now();
@@ -170,8 +165,7 @@ pub(super) async fn start(call: &Call<'_>, request: Start) -> Result<Response, S
         reach: client::reach(),
         noted: Instant::now(),
     };
-    let noted = broker.note_move_task(&moving.id, &moving.note()).await;
-    noted.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
+    store(call, &moving).await?;
     drop(running.start(call, moving.run(is_own)));
     Ok(ok(&json!({ "TaskHandle": handle.seal() })))
 }
@@ -195,41 +189,71 @@ async fn is_dead_letter_queue(call: &Call<'_>, topic: &Topic) -> Result<bool, Sq
     Ok(is_target())
 }
 
-/// Reads all tasks, the newest first.
-async fn stored(call: &Call<'_>) -> Result<Vec<(String, Task)>, SqsError> {
+/// Reads all tasks, the newest first, and the number of starts.
+async fn stored(call: &Call<'_>) -> Result<(Vec<(String, Task)>, u64), SqsError> {
     let broker = &call.gateway().process().broker;
     let stored = broker.move_tasks().await;
-    let stored = stored.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
+    let MoveTasks { tasks, starts } =
+        stored.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
     let now = broker.now();
-    let tasks = stored
-        .into_iter()
-        .filter_map(|stored| Task::read(stored, now));
+    let tasks = { tasks.into_iter() }.filter_map(|stored| Task::read(stored, now));
     let mut tasks: Vec<_> = tasks.collect();
     tasks.sort_by_key(|(_, task)| std::cmp::Reverse(task.started));
-    Ok(tasks)
+    Ok((tasks, starts))
 }
 
-/// Forgets ended tasks, so that another one of the queue can be stored.
-async fn forget_old(call: &Call<'_>, tasks: &[(String, Task)], name: &str) -> Result<(), SqsError> {
-    let ended = || tasks.iter().filter(|(_, task)| !task.is_open());
-    let of_queue = ended()
-        .filter(|(_, task)| task.source == name)
-        .skip(KEPT - 1);
-    let of_all = ended().skip(MAX_MOVE_TASKS.saturating_sub(1 + tasks.len() - ended().count()));
-    let ids = of_queue.chain(of_all).map(|(id, _)| id.clone());
-    let ids: Vec<String> = ids.collect();
-    let forgotten = call
-        .gateway()
-        .process()
-        .broker
-        .forget_move_tasks(&ids)
-        .await;
-    forgotten.map_err(|error| SqsError::from(call.gateway().problem(error)))?;
-    if tasks.len() - ended().count() >= MAX_MOVE_TASKS {
-        let message = "Too many message move tasks run at the same time; retry later.";
-        return Err(SqsError::new(Kind::ServiceUnavailable, message));
+/// Stores a new task, if none runs on its queue and not too many run.
+async fn store(call: &Call<'_>, new: &Moving) -> Result<(), SqsError> {
+    let broker = &call.gateway().process().broker;
+    let failed = |error| SqsError::from(call.gateway().problem(error));
+    for _ in 0..MAX_TRIES {
+        let (tasks, starts) = stored(call).await?;
+        let is_running =
+            |(_, task): &(String, Task)| task.source == new.task.source && task.is_open();
+        if tasks.iter().any(is_running) {
+            return Err(SqsError::task_runs());
+        }
+        let old = excess(&tasks, &new.task.source);
+        let old = old.ok_or_else(|| {
+            let message = "Too many message move tasks run at the same time; retry later.";
+            SqsError::new(Kind::ServiceUnavailable, message)
+        })?;
+        broker.forget_move_tasks(&old).await.map_err(failed)?;
+        let started = broker.start_move_task(&new.id, &new.note(), starts).await;
+        if started.map_err(failed)? {
+            return Ok(());
+        }
     }
-    Ok(())
+    let message = "Others start message move tasks at the same time; call it again.";
+    Err(SqsError::new(Kind::ServiceUnavailable, message))
+}
+
+/// Returns the ended tasks to forget, so that another one of the queue can be stored. Returns `None` if too many run.
+fn excess(tasks: &[(String, Task)], queue: &str) -> Option<Vec<String>> {
+    let is_own = |task: &Task| {
+        let topic = topic_name(&task.source);
+        topic.is_ok_and(|topic| client::reaches(&topic))
+    };
+    // A team cannot stop the tasks of another one, so it must not take all places.
+    let share = match client::reaches_named(None) {
+        true => MAX_MOVE_TASKS,
+        false => MAX_MOVE_TASKS / 2,
+    };
+    let bounds: [(&dyn Fn(&Task) -> bool, usize); 3] = [
+        (&|task| task.source == queue, KEPT),
+        (&is_own, share),
+        (&|_| true, MAX_MOVE_TASKS),
+    ];
+    let mut kept: Vec<_> = tasks.iter().collect();
+    let mut old = Vec::new();
+    for (is_counted, most) in bounds {
+        while kept.iter().filter(|(_, task)| is_counted(task)).count() >= most {
+            let mut newest_first = kept.iter();
+            let oldest = newest_first.rposition(|(_, task)| is_counted(task) && !task.is_open())?;
+            old.push(kept.remove(oldest).0.clone());
+        }
+    }
+    Some(old)
 }
 
 /// The parameters of `ListMessageMoveTasks`.
@@ -243,7 +267,7 @@ pub(super) struct List {
 pub(super) async fn list(call: &Call<'_>, request: List) -> Result<Response, SqsError> {
     let (name, _) = topic_of(call, "SourceArn", request.source_arn.as_deref()).await?;
     let most = within("MaxResults", request.max_results.unwrap_or(1), 1, 10)?;
-    let tasks = stored(call).await?;
+    let (tasks, _) = stored(call).await?;
     let tasks = tasks.iter().filter(|(_, task)| task.source == name);
     let results = tasks.take(usize::try_from(most).unwrap_or(1));
     let results: Vec<Value> = results.map(|(id, task)| task.shown(call, id)).collect();
@@ -268,7 +292,7 @@ pub(super) async fn cancel(call: &Call<'_>, request: Cancel) -> Result<Response,
     };
     let handle = Handle::open(&handle).ok_or_else(invalid)?;
     topic_of(call, "SourceArn", Some(&handle.source_arn)).await?;
-    let tasks = stored(call).await?;
+    let (tasks, _) = stored(call).await?;
     let unknown = || {
         let message = "Task does not exist.";
         SqsError::new(Kind::ResourceNotFoundException, message)
@@ -335,5 +359,69 @@ impl Task {
             shown["FailureReason"] = json!(failure);
         }
         shown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lisa_service::http::auth::Reach;
+    use lisa_service::http::client::Admitted;
+
+    use super::*;
+
+    /// Tasks of queues, the newest first, each named after its place.
+    fn tasks(each: &[(usize, &str, &str)]) -> Vec<(String, Task)> {
+        let mut tasks = Vec::new();
+        for (count, source, status) in each {
+            for _ in 0..*count {
+                let task = Task {
+                    source: (*source).to_owned(),
+                    destination: None,
+                    rate: None,
+                    status: (*status).to_owned(),
+                    moved: 0,
+                    to_move: 0,
+                    failure: None,
+                    started: 0,
+                    noted: 0,
+                };
+                tasks.push((tasks.len().to_string(), task));
+            }
+        }
+        tasks
+    }
+
+    async fn of_shop(each: &[(usize, &str, &str)], queue: &str) -> Option<Vec<String>> {
+        let reach = Arc::new(Reach {
+            topics: Some(vec!["shop-*".parse().unwrap()]),
+            ..Reach::default()
+        });
+        let shop = Admitted::new(true, Some("shop".into())).within(&reach);
+        let tasks = tasks(each);
+        shop.scope(async { excess(&tasks, queue) }).await
+    }
+
+    #[tokio::test]
+    async fn a_team_takes_half_of_the_places_and_its_own_old_tasks_go_first() {
+        let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect());
+        assert_eq!(excess(&tasks(&[]), "a"), names(&[]));
+        // Of each queue, ten stay with the new one.
+        let of_queue = tasks(&[(3, "b", COMPLETED), (11, "a", FAILED)]);
+        assert_eq!(excess(&of_queue, "a"), names(&["13", "12"]));
+        // The last one of all, though not of this queue.
+        let all = tasks(&[(99, "a", RUNNING), (1, "b", COMPLETED)]);
+        assert_eq!(excess(&all, "c"), names(&["99"]));
+        assert_eq!(excess(&tasks(&[(100, "a", RUNNING)]), "c"), None);
+        // A team keeps half of them.
+        let team = [
+            (2, "bank", COMPLETED),
+            (50, "shop-a", COMPLETED),
+            (2, "bank", COMPLETED),
+        ];
+        assert_eq!(of_shop(&team, "shop-b").await, names(&["51"]));
+        let team = [(50, "shop-a", RUNNING), (2, "bank", COMPLETED)];
+        assert_eq!(of_shop(&team, "shop-b").await, None);
+        let team = [(49, "shop-a", RUNNING), (2, "bank", COMPLETED)];
+        assert_eq!(of_shop(&team, "shop-b").await, names(&[]));
     }
 }

@@ -251,6 +251,12 @@ impl SqsError {
         Self::new(Kind::PurgeQueueInProgress, message)
     }
 
+    /// A message move task on a queue on which one runs.
+    pub(super) fn task_runs() -> Self {
+        let message = "There is already a task running. Only one active task is allowed for a source queue arn at a given time.";
+        Self::new(Kind::InvalidParameterValue, message)
+    }
+
     /// Something that Lisa does not do.
     pub(super) fn unsupported(message: impl Into<String>) -> Self {
         Self::new(Kind::UnsupportedOperation, message)

@@ -63,10 +63,7 @@ impl Running {
         if !service.running.lock().insert(operation.clone()) {
             return Err(match verb {
                 Verb::Purge => SqsError::purged(queue),
-                Verb::Move | Verb::Requeue => {
-                    let message = "There is already a task running. Only one active task is allowed for a source queue arn at a given time.";
-                    SqsError::new(Kind::InvalidParameterValue, message)
-                }
+                Verb::Move | Verb::Requeue => SqsError::task_runs(),
             });
         }
         Ok(Self { service, operation })

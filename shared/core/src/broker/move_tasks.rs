@@ -4,11 +4,23 @@ use std::collections::BTreeMap;
 
 use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError};
+use crate::scripts::StartMoveTask;
 
 /// The most move tasks that are stored, running and ended.
 pub const MAX_MOVE_TASKS: usize = 100;
 /// The suffix of the field that tells a task to stop.
 const STOP: &str = ":stop";
+/// The field with the number of starts.
+const STARTS: &str = ":starts";
+
+/// All stored move tasks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MoveTasks {
+    /// The tasks, by id.
+    pub tasks: Vec<StoredMoveTask>,
+    /// The number of tasks that were ever started. Pass it to [`Broker::start_move_task`].
+    pub starts: u64,
+}
 
 /// A stored move task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,13 +34,15 @@ pub struct StoredMoveTask {
 }
 
 impl Broker {
-    /// Returns all move tasks, by id. Costs one read.
+    /// Returns all move tasks. Costs one read.
     ///
     /// # Errors
     /// [`BrokerError`].
-    pub async fn move_tasks(&self) -> Result<Vec<StoredMoveTask>, BrokerError> {
+    pub async fn move_tasks(&self) -> Result<MoveTasks, BrokerError> {
         let fields = self.fields(&self.inner.registry.move_tasks).await?;
         let mut fields: BTreeMap<String, String> = fields.into_iter().collect();
+        let starts = fields.remove(STARTS);
+        let starts = starts.and_then(|starts| starts.parse().ok());
         let stopping: Vec<String> = fields
             .keys()
             .filter_map(|field| field.strip_suffix(STOP).map(str::to_owned))
@@ -39,7 +53,29 @@ impl Broker {
             id,
             note,
         };
-        Ok(fields.into_iter().map(task).collect())
+        Ok(MoveTasks {
+            tasks: fields.into_iter().map(task).collect(),
+            starts: starts.unwrap_or_default(),
+        })
+    }
+
+    /// Stores a new move task, unless another one was started since the caller read all of them: `starts` is the number that it read. So
+    /// a caller that checks how many there are is never late. Returns true if the task is stored.
+    ///
+    /// # Errors
+    /// [`BrokerError`]. The call can be repeated.
+    pub async fn start_move_task(
+        &self,
+        id: &str,
+        note: &str,
+        starts: u64,
+    ) -> Result<bool, BrokerError> {
+        let start = StartMoveTask {
+            id,
+            state: note,
+            starts,
+        };
+        self.run_on_registry(&start).await
     }
 
     /// Notes the state of a move task. Returns true if it is to stop.

@@ -9,3 +9,4 @@ pub(super) mod note_action;
 pub(super) mod note_counts;
 pub(super) mod note_total;
 pub(super) mod register;
+pub(super) mod start_move_task;

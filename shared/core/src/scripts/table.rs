@@ -31,6 +31,7 @@ macro_rules! scripts {
                 NoteCounts = "registry/note_counts" for manager;
                 NoteTotal = "registry/note_total" for manager;
                 Register = "registry/register" for producer manager consumer operator;
+                StartMoveTask = "registry/start_move_task" for sqs;
                 RemoveTopic = "removal/remove_topic" for manager operator sqs;
                 Unregister = "removal/unregister" for producer manager consumer operator;
                 CreateShard = "reshard/create_shard" for operator;

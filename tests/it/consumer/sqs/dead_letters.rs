@@ -1,5 +1,7 @@
 //! Dead-letter queues: messages get there after their last attempt, and move tasks bring them back.
 
+use futures_util::future::join_all;
+
 use super::*;
 
 const FORWARD: &str = "[topics.t]\nmax_attempts = 2\nretry = { base = \"1ms\", jitter = 0 }\ngarbage = { topic = \"dead\" }\n[topics.dead]\n[topics.other]";
@@ -129,6 +131,21 @@ async fn a_task_goes_to_another_queue_at_its_rate_and_can_be_cancelled() {
     let task = run(&site, to_other).await;
     assert_eq!(task["Status"], "COMPLETED", "{task}");
     waiting(&site, "other", 5).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_tasks_that_two_gateways_start_at_the_same_time_one_runs() {
+    let site = site(FORWARD).await;
+    fail(&site, &["a", "b"]).await;
+    let slow = json!({"SourceArn": arn("dead"), "DestinationArn": arn("other"), "MaxNumberOfMessagesPerSecond": 1});
+    let starts =
+        [0, 1].map(|gateway| call(site.api(gateway), "StartMessageMoveTask", slow.clone()));
+    let mut ended = join_all(starts).await;
+    ended.sort_by_key(|answer| answer.status);
+    let [one, other] = <[_; 2]>::try_from(ended).ok().expect("two");
+    one.ok();
+    let message = other.fails("InvalidParameterValue");
+    assert!(message.contains("already a task running"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
