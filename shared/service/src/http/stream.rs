@@ -26,6 +26,10 @@ use super::HttpLimits;
 
 /// The number of bytes discarded at a time while closing.
 const LINGER_BUFFER: usize = 16 * 1024;
+/// The bytes discarded before a pause, so that those who send much leave the processor to the others.
+const LINGER_PART: usize = 64 * 1024;
+/// The pause after each part.
+const LINGER_PAUSE: Duration = Duration::from_millis(5);
 /// The interval at which a client that sent more than its request is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -129,6 +133,8 @@ pub(super) struct Stream {
     hurried: bool,
     /// The timer that runs while the rest of a body is discarded.
     linger: Option<Pin<Box<Sleep>>>,
+    /// The pause between two parts of it.
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Stream {
@@ -143,6 +149,7 @@ impl Stream {
             taken: 0,
             hurried: false,
             linger: None,
+            pause: None,
         }
     }
 
@@ -283,15 +290,25 @@ impl AsyncWrite for Stream {
             .linger
             .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         let mut rest = [0; LINGER_BUFFER];
+        let mut discarded = 0;
         loop {
             // Checked in each iteration: a client that never stops sending must not exceed the limit.
             if linger.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Ok(()));
             }
+            if let Some(pause) = &mut this.pause {
+                ready!(pause.as_mut().poll(cx));
+                this.pause = None;
+            }
             let mut buf = ReadBuf::new(&mut rest);
             ready!(Self::poll_receive(&this.tcp, cx, &mut buf))?;
             if buf.filled().is_empty() {
                 return Poll::Ready(Ok(()));
+            }
+            discarded += buf.filled().len();
+            if discarded >= LINGER_PART {
+                discarded = 0;
+                this.pause = timer(LINGER_PAUSE);
             }
         }
     }
