@@ -5,17 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lisa_consumer_core::internals::{BLOCK, CROWDED_BLOCK};
+use lisa_consumer_core::internals::{BLOCK, crowded_pause};
 use lisa_core::broker::MAX_BATCH;
 use lisa_core::sync::{Mutex, MutexGuard};
 use lisa_core::topic::Shard;
 use tokio::sync::{Notify, Semaphore, oneshot};
-
-/// The block time of a read for a pull that does not wait.
-pub(super) const NO_WAIT: Duration = Duration::from_millis(1);
+use tokio::time::timeout;
 
 /// The waiting pulls of a group, each of which gets a `T`.
 pub(super) struct Polls<T> {
@@ -23,6 +22,8 @@ pub(super) struct Polls<T> {
     permits: Semaphore,
     /// Notified when a reader may hold permits that no pull issued, or must answer a pull that does not wait.
     changed: Notify,
+    /// Notified when a pull joins.
+    joined: Notify,
 }
 
 struct State<T> {
@@ -83,6 +84,7 @@ impl<T> Default for Polls<T> {
             state: Mutex::new(state),
             permits: Semaphore::new(0),
             changed: Notify::new(),
+            joined: Notify::new(),
         }
     }
 }
@@ -105,6 +107,7 @@ impl<T> Polls<T> {
         let more = state.wanted.saturating_sub(state.issued);
         state.issued += more;
         self.permits.add_permits(more);
+        self.joined.notify_waiters();
         if has_looks {
             self.changed.notify_waiters();
         }
@@ -153,21 +156,36 @@ impl<T> Polls<T> {
         (state.issued <= state.wanted).then_some(changed)
     }
 
-    /// Returns how long a read of a shard may block: briefly if a pull does not wait, or if other shards wait for permits.
-    pub(super) fn block(&self, shard: Shard, shards: usize, lease: Duration) -> Duration {
+    /// Returns true if readers of other shards may wait for permits.
+    pub(super) fn is_crowded(&self, shards: usize) -> bool {
+        shards > 1 && self.permits.available_permits() == 0
+    }
+
+    /// Returns how long a read of a shard may block: not at all among crowded readers, or if a pull does not wait.
+    pub(super) fn block(&self, shard: Shard, is_crowded: bool, lease: Duration) -> Duration {
         let state = self.state.lock();
         let is_looking = |waiting: &Waiting<T>| {
             let looks = waiting.looks.as_ref();
             looks.is_some_and(|looks| looks.contains(&shard))
         };
-        if state.waiting.values().any(is_looking) {
-            return NO_WAIT;
+        match is_crowded || state.waiting.values().any(is_looking) {
+            true => Duration::ZERO,
+            false => BLOCK.min(lease / 2),
         }
-        if shards == 1 || self.permits.available_permits() > 0 {
-            return BLOCK.min(lease / 2);
+    }
+
+    /// Returns the number of pulls that have joined.
+    pub(super) fn joins(&self) -> u64 {
+        self.state.lock().last
+    }
+
+    /// Pauses between two reads of an idle shard among crowded readers. Ends early if a pull has joined after the first `joins`.
+    pub(super) async fn rest(&self, shards: usize, joins: u64) {
+        let mut joined = pin!(self.joined.notified());
+        joined.as_mut().enable();
+        if self.joins() == joins {
+            let _ = timeout(crowded_pause(shards), joined).await;
         }
-        let share = state.wanted as f64 / shards as f64;
-        CROWDED_BLOCK.mul_f64(share.min(1.0)).max(NO_WAIT)
     }
 
     /// Removes and returns the oldest pull.
@@ -262,6 +280,7 @@ impl<T> Drop for ReaderEntry<T> {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -320,15 +339,34 @@ mod tests {
         let taken = polls.take(4).now_or_never().unwrap();
         assert_eq!(taken.count, 3);
         let (shard, lease) = (Shard::new(0), Duration::from_secs(30));
-        assert_eq!(polls.block(shard, 4, lease), BLOCK);
+        assert!(!polls.is_crowded(4));
+        assert_eq!(polls.block(shard, false, lease), BLOCK);
         let rest = polls.take(1).now_or_never().unwrap();
         assert_eq!(rest.count, 7);
-        assert_eq!(polls.block(shard, 4, lease), CROWDED_BLOCK);
-        assert_eq!(polls.block(shard, 20, lease), CROWDED_BLOCK / 2);
+        assert!(polls.is_crowded(4) && !polls.is_crowded(1));
+        assert_eq!(polls.block(shard, true, lease), Duration::ZERO);
         assert_eq!(
-            polls.block(shard, 1, Duration::from_secs(1)),
+            polls.block(shard, false, Duration::from_secs(1)),
             Duration::from_millis(500)
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_shard_among_crowded_readers_rests_until_a_pull_joins() {
+        let polls = polls();
+        let begun = Instant::now();
+        let joins = polls.joins();
+        polls.rest(4, joins).await;
+        assert_eq!(begun.elapsed(), Duration::from_millis(50));
+        polls.rest(1000, joins).await;
+        assert_eq!(begun.elapsed(), Duration::from_millis(1050));
+        let mut rest = pin!(polls.rest(4, joins));
+        assert!(rest.as_mut().now_or_never().is_none());
+        let _pull = polls.join(1, None);
+        rest.await;
+        // It joined during the read.
+        polls.rest(4, joins).await;
+        assert_eq!(begun.elapsed(), Duration::from_millis(1050));
     }
 
     #[test]
@@ -337,9 +375,9 @@ mod tests {
         let shards = [0, 1].map(Shard::new);
         let _long = polls.join(1, None);
         let mut look = polls.join(1, Some(shards.into()));
-        assert_eq!(polls.block(shards[0], 1, BLOCK), NO_WAIT);
+        assert_eq!(polls.block(shards[0], false, BLOCK), Duration::ZERO);
         polls.looked(shards[0], false);
-        assert_eq!(polls.block(shards[0], 1, BLOCK * 9), BLOCK);
+        assert_eq!(polls.block(shards[0], false, BLOCK * 9), BLOCK);
         let empty = oneshot::error::TryRecvError::Empty;
         assert_eq!(look.answer.try_recv(), Err(empty));
         polls.looked(shards[1], false);

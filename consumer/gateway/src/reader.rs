@@ -12,7 +12,7 @@ use lisa_core::topic::Shard;
 use tokio::time::sleep;
 
 use super::handed::Handed;
-use super::polls::{NO_WAIT, Polls, ReaderEntry};
+use super::polls::{Polls, ReaderEntry};
 use super::{Gateway, GroupPolls};
 
 /// The time that a reader without pulls keeps its connection.
@@ -61,12 +61,13 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
         let Some(unwanted) = polls.unwanted() else {
             continue;
         };
-        let block = polls.block(shard, shards, topic.settings().lease);
+        let (is_crowded, joins) = (polls.is_crowded(shards), polls.joins());
+        let block = polls.block(shard, is_crowded, topic.settings().lease);
         let is_cut = AtomicBool::new(false);
         let unwanted = async {
             tokio::select! {
-                // A brief read is for pulls that do not wait, and must reach Redis: each of them would cut it off.
-                () = unwanted, if block > NO_WAIT => is_cut.store(true, Ordering::Relaxed),
+                // One that does not block must reach Redis: pulls that do not wait would cut it off.
+                () = unwanted, if !block.is_zero() => is_cut.store(true, Ordering::Relaxed),
                 () = shutdown.draining().cancelled() => {}
             }
         };
@@ -84,6 +85,11 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
                 // A read that was cut off may not have reached Redis.
                 if !is_cut.load(Ordering::Relaxed) {
                     polls.looked(shard, false);
+                }
+                if is_crowded {
+                    drop(taken);
+                    let rest = polls.rest(shards, joins);
+                    let _ = shutdown.draining().run_until_cancelled(rest).await;
                 }
             }
             Ok(reads) => {

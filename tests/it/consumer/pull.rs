@@ -555,3 +555,41 @@ async fn an_ended_delivery_holds_no_connection_and_no_memory() {
     let length = reply.expect(200).body.len();
     assert!(length < 512 * 1_000, "{length} bytes");
 }
+
+/// Redis ends a call that blocks for a few milliseconds up to 100 ms late if it has nothing else to do.
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_that_share_a_pull_are_looked_at_without_waiting_for_redis() {
+    let site = Site::start("[topics.t]\nshards = 8", "").await;
+    let api = site.api(0);
+    let rounds = 10;
+    let begun = Instant::now();
+    for _ in 0..rounds {
+        site.stats("t").await;
+    }
+    // The counts of a topic take as many reads.
+    let spare = begun.elapsed() * 3 + Duration::from_millis(500);
+    let begun = Instant::now();
+    for _ in 0..rounds {
+        let path = "/v1/topics/t/groups/default/pull";
+        let reply = post(api, path, json!({"wait": "0s"})).await.expect(200);
+        assert_eq!(reply.json(), json!({"deliveries": []}));
+    }
+    let took = begun.elapsed();
+    assert!(took < spare, "{rounds} empty pulls took {took:?}");
+    let mut took = Duration::ZERO;
+    for n in 0..rounds {
+        let send = async {
+            eventually(SOON, || waiting(api, 1)).await;
+            site.send("t", &[], &n.to_string()).await;
+            Instant::now()
+        };
+        let (pulled, sent) = tokio::join!(pull_one(api, "t", "60s"), send);
+        took += sent.elapsed();
+        post(api, &route(&pulled, "ack"), json!({}))
+            .await
+            .expect(200);
+    }
+    // An idle shard rests for 50 ms at most.
+    let most = spare + rounds * Duration::from_millis(50);
+    assert!(took < most, "{rounds} pulls took {took:?}");
+}

@@ -28,9 +28,10 @@ use crate::worker::trial;
 const BATCH: usize = MAX_BATCH;
 /// The longest time that a read waits for a message.
 pub const BLOCK: Duration = Duration::from_secs(5);
-/// The longest time that an idle shard may hold the last free permit. With fewer permits than shards, a full round over all
-/// shards takes twice as long.
-pub const CROWDED_BLOCK: Duration = Duration::from_millis(100);
+/// The pause between two reads of an idle shard while shards compete for permits, unless there are many shards.
+const CROWDED_PAUSE: Duration = Duration::from_millis(50);
+/// The same for each shard of a topic with many.
+const CROWDED_PAUSE_OF_EACH: Duration = Duration::from_millis(1);
 /// The interval between requests to end a read that is no longer wanted.
 const UNBLOCK_EVERY: Duration = Duration::from_millis(50);
 
@@ -71,10 +72,13 @@ pub(crate) async fn run(queue: &SettleQueue) {
                     // The settings may have changed while the read waited. Runs concurrently with the next read.
                     let topic = worker.topic();
                     queue.spawn(start(queue.clone(), topic, reads, begun, permits, probe));
-                } else if probe.is_some() {
-                    drop(probe);
-                    // Another shard may have a message for the probe.
-                    tokio::task::yield_now().await;
+                } else if block.is_zero() {
+                    // Another shard may have a message for them.
+                    drop((permits, probe));
+                    tokio::select! {
+                        () = sleep(crowded_pause(topic.shards().len())) => {}
+                        () = worker.draining().cancelled() => return,
+                    }
                 }
             }
             Err(error) => {
@@ -263,18 +267,22 @@ pub async fn read(
     }
 }
 
-/// Returns how long a read may block. The time is short if other shards wait for the last permit or for the probe, and at
-/// most half a lease, since the lease counts from the start of the read.
+/// Returns how long a read may block: not at all if other shards may wait for the last permit or for the probe, and at most half a
+/// lease, since the lease counts from the start of the read.
 fn block(worker: &ShardWorker, topic: &TopicHandle, is_probing: bool) -> Duration {
     let is_crowded = is_probing || worker.permits.handlers.available_permits() == 0;
-    if !is_crowded || topic.shards().len() == 1 {
-        return BLOCK.min(topic.settings().lease / 2);
+    if is_crowded && topic.shards().len() > 1 {
+        return Duration::ZERO;
     }
-    let shards = topic.shards().len() as f64;
-    let share = worker.subscription.limit() as f64 / shards;
-    CROWDED_BLOCK
-        .mul_f64(share.min(1.0))
-        .max(Duration::from_millis(1))
+    BLOCK.min(topic.settings().lease / 2)
+}
+
+/// Returns the pause between two reads of an idle shard while the shards of its topic compete for permits: at least 50 ms, so that
+/// it costs Redis little.
+#[must_use]
+pub fn crowded_pause(shards: usize) -> Duration {
+    let shards = u32::try_from(shards).unwrap_or(u32::MAX);
+    CROWDED_PAUSE.max(CROWDED_PAUSE_OF_EACH.saturating_mul(shards))
 }
 
 /// Fetches the records of the messages of a read that began at `begun`, and starts each delivery when its record arrives.

@@ -36,8 +36,11 @@ pub struct ReaderId {
 }
 
 impl Broker {
-    /// Reads up to `count` messages for a consumer of a group, waiting up to `block` for the first. Recreates a group
-    /// that is gone from Redis, starting at the first entry.
+    /// Reads up to `count` messages for a consumer of a group, waiting up to `block` for the first, in whole milliseconds. Recreates a
+    /// group that is gone from Redis, starting at the first entry.
+    ///
+    /// A read that blocks for less than 100 ms takes up to 100 ms on a server that has nothing else to do, because Redis looks for the
+    /// end of blocked calls when it wakes up. Only with zero, the read returns at once.
     ///
     /// # Errors
     /// [`BrokerError`]; the reader is then closed and must be replaced.
@@ -62,10 +65,10 @@ impl Broker {
         let keys = topic.group_keys(shard, group)?;
         let mut cmd = redis::cmd("XREADGROUP");
         cmd.arg("GROUP").arg(group.as_str()).arg(consumer);
-        cmd.arg("COUNT")
-            .arg(count)
-            .arg("BLOCK")
-            .arg(millis(block).max(1));
+        cmd.arg("COUNT").arg(count);
+        if !block.is_zero() {
+            cmd.arg("BLOCK").arg(millis(block).max(1));
+        }
         cmd.arg("STREAMS").arg(keys.group.ready.as_ref()).arg(">");
         match reader.read(&cmd, block).await {
             Ok(reply) => {
