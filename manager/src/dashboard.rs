@@ -82,7 +82,7 @@ use crate::operations::forecast::ForecastView;
 use crate::operations::history::HistoryView;
 use crate::operations::newest_counts::{NewestCounts, TOO_OLD, newest_counts};
 use crate::operations::rates::Rates;
-use crate::operations::schedules::Schedules;
+use crate::operations::schedules::{FailingSchedules, Schedules};
 use crate::operations::topics::AllTopicsError;
 use crate::operations::workers::WorkersList;
 use crate::recurring::StoredSchedules;
@@ -164,6 +164,8 @@ struct Inner {
     workers: Cached<WorkersList>,
     /// The parts of these that viewers with limits see.
     limited_workers: PartsOf<Arc<Reach>, WorkersList>,
+    /// By the limits of the viewer.
+    failing_schedules: CachedBy<Arc<Reach>, FailingSchedules>,
     errors: CachedBy<(Topic, Group), ErrorGroups>,
     /// By topic, the limits of the viewer, period and time zone.
     forecasts: CachedBy<(Option<Topic>, Arc<Reach>, u64, String), ForecastView>,
@@ -204,6 +206,7 @@ pub(crate) fn routes(parts: Parts, tokens: &TokenSet) -> Result<Router, KeyError
         rates: Mutex::new(Rates::new(RATE_WINDOW, RATE_LONGEST)),
         workers: Cached::new(FRESH_WORKERS),
         limited_workers: PartsOf::new(MOST_LIMITS),
+        failing_schedules: CachedBy::new(MOST_LIMITS, FRESH),
         errors: CachedBy::new(MOST_TOPICS, FRESH_ERRORS),
         forecasts: CachedBy::new(MOST_TOPICS, FRESH_FORECAST),
         histories: CachedBy::new(MOST_TOPICS, FRESH_HISTORY),
@@ -260,6 +263,13 @@ impl Dashboard {
         let read = async || crate::operations::workers::list(self.broker()).await;
         let reading = self.0.workers.get(&self.0.queries, read).await;
         reading.reached(&self.0.limited_workers, WorkersList::within)
+    }
+
+    /// Returns the schedules that the viewer reaches and whose last send failed.
+    async fn failing_schedules(&self, context: &Context) -> Reading<FailingSchedules> {
+        let cached = self.0.failing_schedules.of(context.viewer.reach());
+        let read = async || context.viewer.scope(self.schedules().failing()).await;
+        cached.get(&self.0.queries, read).await
     }
 
     /// Returns the counts of a topic.

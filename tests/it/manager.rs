@@ -2,6 +2,7 @@
 //!
 //! Single scripts are tested in `scripts`; here real managers run on the real clock.
 
+mod attention;
 mod audit;
 mod backfill;
 mod cli_url;

@@ -23,12 +23,13 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// The keys of the registry that are about schedules. They are no messages.
-pub const OF_SCHEDULES: [&str; 7] = [
+pub const OF_SCHEDULES: [&str; 8] = [
     "schedules",
     "schedule_progress",
     "schedule_definitions",
     "schedule_names",
     "schedule_faults",
+    "failing_schedules",
     "paused_schedules",
     "fires",
 ];

@@ -5,6 +5,7 @@ use axum::extract::State as With;
 use lisa_service::http::{Problem, Query};
 
 use super::Api;
+use super::schedules::schedules;
 use crate::operations::attention::{self, Attention, AttentionQuery};
 
 /// Returns what needs the attention of an operator, the worst first: the list on the front page of the dashboard, and what
@@ -15,13 +16,8 @@ pub(super) async fn show(
     With(api): With<Api>,
     Query(query): Query<AttentionQuery>,
 ) -> Result<Json<Attention>, Problem> {
-    match attention::read(
-        &api.broker,
-        &query,
-        (api.config.manager.is_dev, api.via.all_within()),
-    )
-    .await
-    {
+    let within = (api.config.manager.is_dev, api.via.all_within());
+    match attention::read(schedules(&api), &query, within).await {
         Ok(attention) => Ok(Json(attention)),
         Err(error) => Err(api.none_read(error).await),
     }

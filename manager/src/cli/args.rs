@@ -50,7 +50,7 @@ pub(crate) enum Verb {
     Dev(DevArgs),
     #[command(flatten)]
     Operator(OperatorVerb),
-    /// Check for late messages, garbage (dead letters), damage and missing managers
+    /// Check for late messages, garbage (dead letters), failing schedules, damage and missing managers
     ///
     /// Prints one line. Exit codes, as for Nagios: 0 ok, 1 warning, 2 critical, 3 unknown. Unaccounted messages, messages
     /// without a record, a damaged topic and the lack of a manager are critical. The result is unknown if something cannot be

@@ -63,10 +63,7 @@ pub(super) async fn show(
     };
     let read = async || {
         let forecast = forecast(dashboard.broker(), topic, period, Some(zone), schedules);
-        match context.viewer.admitted() {
-            Some(viewer) => viewer.scope(forecast).await,
-            None => forecast.await,
-        }
+        context.viewer.scope(forecast).await
     };
     let reading = cached.get(&dashboard.0.queries, read).await;
     let at = |seconds: u64| match &name {

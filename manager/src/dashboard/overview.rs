@@ -21,9 +21,10 @@ use super::parts::{
     per_second, rate_tiles, sign, staleness, tag, tile,
 };
 use super::text::{grouped, messages, part, span, spelled_out, visible};
-use crate::operations::attention::{AttentionQuery, Trouble, TroubleKind, attention};
+use crate::operations::attention::{AttentionQuery, ReportedKind, Trouble, TroubleKind, attention};
 use crate::operations::newest_counts::NewestCounts;
 use crate::operations::rates::Rate;
+use crate::operations::schedules::FailingSchedules;
 use crate::operations::topics::StatsList;
 
 /// The rows of one page of topics.
@@ -45,13 +46,14 @@ pub(super) async fn show(
         Some("all") => usize::MAX,
         _ => MOST_TROUBLES,
     };
-    let reading = dashboard.counts().await;
+    let (reading, failing) =
+        tokio::join!(dashboard.counts(), dashboard.failing_schedules(&context));
     let period = fields.value("history")?;
     let charts = history::read_of_all(&dashboard, &reading, period, &context.zone).await?;
     let rates = RatesNow::of(&dashboard, &reading);
     let body = render(
         &context,
-        &reading,
+        (&reading, failing.value.as_deref()),
         (charts.as_ref(), &rates),
         &filter,
         page,
@@ -85,11 +87,17 @@ impl RatesNow {
 
 /// Returns where to look at a trouble: the path, and its label.
 fn remedy(trouble: &Trouble) -> (String, &'static str) {
-    let page = match &trouble.topic {
-        Some(topic) => format!("/topics/{}", part(topic)),
-        None => return ("/workers".to_owned(), "Workers"),
+    let ReportedKind::Known(kind) = trouble.kind else {
+        // Of another version.
+        return ("/system".to_owned(), "System");
     };
-    match trouble.kind {
+    let page = match (&trouble.topic, &trouble.schedule) {
+        (_, Some(schedule)) => format!("/schedules/{schedule}"),
+        (Some(topic), None) => format!("/topics/{}", part(topic)),
+        (None, None) if kind == TroubleKind::FailingSchedules => "/schedules".to_owned(),
+        (None, None) => return ("/workers".to_owned(), "Workers"),
+    };
+    match kind {
         TroubleKind::Damaged | TroubleKind::Unaccounted | TroubleKind::MissingRecords => {
             (format!("{page}/doctor"), "Examine")
         }
@@ -104,7 +112,8 @@ fn remedy(trouble: &Trouble) -> (String, &'static str) {
         | TroubleKind::Full
         | TroubleKind::Paused
         | TroubleKind::Retiring
-        | TroubleKind::Unconfigured => (page, "Open"),
+        | TroubleKind::Unconfigured
+        | TroubleKind::FailingSchedules => (page, "Open"),
     }
 }
 
@@ -125,7 +134,7 @@ fn trouble_of(topic: &TopicStats) -> (bool, bool, u64, u64, u64) {
 
 fn render(
     context: &Context,
-    reading: &Reading<NewestCounts>,
+    (reading, failing): (&Reading<NewestCounts>, Option<&FailingSchedules>),
     (charts, rates): (Option<&Charts>, &RatesNow),
     filter: &str,
     page: usize,
@@ -135,7 +144,7 @@ fn render(
         return staleness("stale", reading);
     };
     let list = &counts.list;
-    let troubles = attention(list, &AttentionQuery::default(), is_dev).troubles;
+    let troubles = attention(list, failing, &AttentionQuery::default(), is_dev).troubles;
     let mut topics: Vec<&TopicStats> = list
         .topics
         .iter()

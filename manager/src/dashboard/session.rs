@@ -71,6 +71,14 @@ impl Viewer {
         }
     }
 
+    /// Runs a read that is limited to what the viewer reaches.
+    pub(super) async fn scope<F: Future>(&self, read: F) -> F::Output {
+        match self.admitted() {
+            Some(viewer) => viewer.scope(read).await,
+            None => read.await,
+        }
+    }
+
     /// Returns the name of the token; `None` without a session.
     pub(super) fn name(&self) -> Option<&str> {
         match self {

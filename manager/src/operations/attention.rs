@@ -3,15 +3,17 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use lisa_core::broker::{Broker, BrokerError, GroupStats, NO_MANAGER, TopicStats};
+use lisa_core::broker::{BrokerError, GroupStats, NO_MANAGER, TopicStats};
 use lisa_core::fields;
 use lisa_core::names::words;
 use lisa_core::time::format_age;
-use lisa_core::topic::{Group, Topic};
+use lisa_core::topic::{Group, ScheduleName, Topic};
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use super::counted;
+use super::schedules::{FailingSchedules, Schedules};
 use super::topics::{AllTopicsError, StatsList, stats_of_all};
 
 words!(
@@ -57,8 +59,20 @@ words!(
         Retiring = "retiring",
         /// A group is not in the configuration, but still gets every message.
         Unconfigured = "unconfigured",
+        /// The last sends of schedules failed.
+        FailingSchedules = "failing_schedules",
     }
 );
+
+/// The kind of a trouble as a server names it, which may be newer than this program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum ReportedKind {
+    /// A kind that this program knows.
+    Known(TroubleKind),
+    /// Any other.
+    Other(String),
+}
 
 fields! {
     /// The topic to check, and the limits above which something needs attention.
@@ -90,7 +104,8 @@ pub(crate) struct Attention {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Trouble {
     pub(crate) status: Status,
-    pub(crate) kind: TroubleKind,
+    #[schema(value_type = TroubleKind)]
+    pub(crate) kind: ReportedKind,
     /// The topic; absent if it concerns all.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
@@ -99,6 +114,10 @@ pub(crate) struct Trouble {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Group, required = false)]
     pub(crate) group: Option<Group>,
+    /// The schedule, or the first of several; absent if it concerns none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = ScheduleName, required = false)]
+    pub(crate) schedule: Option<ScheduleName>,
     /// The trouble, in words.
     pub(crate) what: String,
 }
@@ -107,9 +126,10 @@ impl Trouble {
     fn new(status: Status, kind: TroubleKind, what: impl Into<String>) -> Self {
         Self {
             status,
-            kind,
+            kind: ReportedKind::Known(kind),
             topic: None,
             group: None,
+            schedule: None,
             what: what.into(),
         }
     }
@@ -149,27 +169,40 @@ impl Attention {
     }
 }
 
-/// Reads what needs attention; `is_dev` as in [`attention`].
+/// Reads what needs attention, each part `within` a time; `is_dev` as in [`attention`].
 ///
 /// # Errors
 /// [`AllTopicsError`]; for a topic that is not registered, [`BrokerError::UnknownTopic`] in it.
 pub(crate) async fn read(
-    broker: &Broker,
+    schedules: Schedules<'_>,
     query: &AttentionQuery,
     (is_dev, within): (bool, Duration),
 ) -> Result<Attention, AllTopicsError> {
-    let mut stats = stats_of_all(broker, within).await?;
+    let (failing, stats) = tokio::join!(
+        timeout(within, schedules.failing()),
+        stats_of_all(schedules.broker, within)
+    );
+    let mut stats = stats?;
+    let mut failing = failing.ok().and_then(Result::ok);
     if let Some(topic) = &query.topic
         && !stats.keep_only(topic)
     {
         return Err(BrokerError::UnknownTopic(topic.clone()).into());
     }
-    Ok(attention(&stats, query, is_dev))
+    if let (Some(topic), Some(failing)) = (&query.topic, &mut failing) {
+        failing.keep_only(topic);
+    }
+    Ok(attention(&stats, failing.as_ref(), query, is_dev))
 }
 
-/// Returns what needs attention. In development mode (`is_dev`), a group without a consumer is only a notice: a topic gets the
+/// Returns what needs attention; without `failing`, schedules could not be read. In development mode (`is_dev`), a group without a consumer is only a notice: a topic gets the
 /// group `default` with its first message, so that it can be pulled later.
-pub(crate) fn attention(stats: &StatsList, limits: &AttentionQuery, is_dev: bool) -> Attention {
+pub(crate) fn attention(
+    stats: &StatsList,
+    failing: Option<&FailingSchedules>,
+    limits: &AttentionQuery,
+    is_dev: bool,
+) -> Attention {
     use Status::{Critical, Unknown};
     let mut found = Vec::new();
     match stats.managers {
@@ -193,14 +226,31 @@ pub(crate) fn attention(stats: &StatsList, limits: &AttentionQuery, is_dev: bool
         let troubles = in_topic(topic, limits).into_iter();
         found.extend(troubles.map(|trouble| trouble.of_topic(topic.topic.as_str())));
     }
+    found.extend(of_schedules(failing));
     if is_dev {
         for trouble in &mut found {
-            if trouble.kind == TroubleKind::NoConsumer {
+            if trouble.kind == ReportedKind::Known(TroubleKind::NoConsumer) {
                 trouble.status = Status::Notice;
             }
         }
     }
     Attention::new(found, stats.topics.iter().map(TopicStats::lost).sum())
+}
+
+fn of_schedules(failing: Option<&FailingSchedules>) -> Vec<Trouble> {
+    use Status::{Unknown, Warning};
+    let Some(failing) = failing else {
+        let what = "cannot read the failing schedules";
+        return vec![Trouble::new(Unknown, TroubleKind::Unreadable, what)];
+    };
+    let new = |what| Trouble::new(Warning, TroubleKind::FailingSchedules, what);
+    let of_topics = failing.topics.iter().map(|(topic, of_topic)| Trouble {
+        topic: topic.as_ref().map(Topic::to_string),
+        schedule: of_topic.first().cloned(),
+        ..new(of_topic.text())
+    });
+    let more = "more schedules cannot send than are counted here".to_owned();
+    of_topics.chain(failing.is_cut.then(|| new(more))).collect()
 }
 
 fn in_topic(stats: &TopicStats, limits: &AttentionQuery) -> Vec<Trouble> {
@@ -327,6 +377,11 @@ mod tests {
         to.as_object_mut().unwrap().extend(from);
     }
 
+    fn all_of(stats: &StatsList, is_dev: bool) -> Attention {
+        let failing = FailingSchedules::default();
+        attention(stats, Some(&failing), &AttentionQuery::default(), is_dev)
+    }
+
     #[test]
     fn each_count_has_one_trouble_with_its_status_and_subject() {
         use Status::{Critical, Notice, Warning};
@@ -395,17 +450,17 @@ mod tests {
                 "t",
             ),
         ] {
-            let found = attention(&stats(topic, group), &AttentionQuery::default(), false).troubles;
+            let found = all_of(&stats(topic, group), false).troubles;
             let seen: Vec<_> = { found.iter() }
-                .map(|one| (one.status, one.kind.as_str(), one.subject()))
+                .map(|one| (one.status, json!(one.kind), one.subject()))
                 .collect();
-            assert_eq!(seen, [(status, kind, subject.to_owned())], "{found:?}");
+            assert_eq!(
+                seen,
+                [(status, json!(kind), subject.to_owned())],
+                "{found:?}"
+            );
         }
-        let well = attention(
-            &stats(json!({}), json!({})),
-            &AttentionQuery::default(),
-            false,
-        );
+        let well = all_of(&stats(json!({}), json!({})), false);
         assert_eq!((well.status, well.troubles.len()), (Status::Ok, 0));
     }
 
@@ -414,11 +469,30 @@ mod tests {
         let unread = json!({ "oldest_due_age_ms": 300_001, "ready": 1, "consumers": 0 });
         let status = |is_dev| {
             let stats = stats(json!({}), unread.clone());
-            attention(&stats, &AttentionQuery::default(), is_dev).status
+            all_of(&stats, is_dev).status
         };
         assert_eq!(
             (status(false), status(true)),
             (Status::Critical, Status::Notice)
         );
+    }
+
+    #[test]
+    fn schedules_that_cannot_be_read_are_a_trouble() {
+        let stats = stats(json!({}), json!({}));
+        let limits = AttentionQuery::default();
+        let found = attention(&stats, None, &limits, false);
+        assert_eq!(found.status, Status::Unknown);
+    }
+
+    #[test]
+    fn a_kind_of_a_newer_server_is_kept_as_it_is() {
+        let newer = json!({ "status": "warning", "kind": "of_tomorrow", "topic": "t", "what": "x", "more": 1 });
+        let read: Trouble = serde_json::from_value(newer.clone()).unwrap();
+        assert_eq!(json!(read)["kind"], newer["kind"]);
+        let known = json!({ "status": "warning", "kind": "full", "what": "x" });
+        let read: Trouble = serde_json::from_value(known.clone()).unwrap();
+        assert_eq!(read.kind, ReportedKind::Known(TroubleKind::Full));
+        assert_eq!(json!(read), known);
     }
 }

@@ -2,6 +2,7 @@
 //! command line and the dashboard.
 
 mod backfill;
+mod failing;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,7 @@ use lisa_service::recurring::{PutScheduleError, RecurringMessage};
 use tokio::task::yield_now;
 
 pub(crate) use self::backfill::{Period, add_earlier};
+pub(crate) use self::failing::FailingSchedules;
 pub(crate) use self::view::{
     Backfilled, DamagedSchedule, NewSchedule, ScheduleDetails, ScheduleList, SchedulePaused,
     ScheduleRun, ScheduleView,

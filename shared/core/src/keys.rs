@@ -191,6 +191,8 @@ keys! {
         paused_schedules,
         /// The times that schedules missed, and the errors of their last sends.
         schedule_faults,
+        /// The schedules whose last send failed, without those that are paused.
+        failing_schedules,
         /// The key that signs the tokens of pulled deliveries.
         token_key,
         /// The newest counts of each topic.

@@ -21,6 +21,7 @@ pub(super) struct Victim {
     pub(super) process: Process,
     pub(super) api: Api,
     pub(super) port: u16,
+    pub(super) namespace: String,
 }
 
 /// The answer on a connection.
@@ -70,6 +71,7 @@ impl Victim {
             process: launch.config(&config).start(),
             api: Api::new(port),
             port,
+            namespace,
         };
         eventually(SOON, async || match victim.api.try_get("/readyz").await {
             Some(reply) if reply.status == 200 => Ok(()),

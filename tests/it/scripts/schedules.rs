@@ -439,3 +439,52 @@ async fn a_quota_counts_the_schedules_with_its_names_and_refuses_one_too_many() 
     assert_eq!(count, 4);
     relay.assert_drained().await;
 }
+
+#[tokio::test]
+async fn a_schedule_is_listed_as_failing_until_it_sends_or_is_changed_paused_or_removed() {
+    let relay = Relay::start("schedules").await;
+    let broker = relay.broker();
+    let failing = async || {
+        let names = broker.failing_schedules("", 10).await.unwrap();
+        names.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let note = async |schedule: &str, error: Option<&str>| {
+        let stored = read(&relay, schedule).await;
+        let later = stored.done.unwrap().plus(Duration::from_secs(1));
+        let fired = Fired {
+            result: Some(error.map_or(FireResult::Sent(later), |error| {
+                FireResult::Failed(later, error)
+            })),
+            ..Fired::ask(&stored.name, FiredOf::Version(stored.version))
+        };
+        broker.note_fires(&[fired]).await.unwrap();
+    };
+    let pause = async |paused| {
+        let done = broker.pause_schedule(&name("a"), paused, false).await;
+        assert_eq!(done.unwrap(), Some(true));
+    };
+    for schedule in ["c", "b", "a", "ab"] {
+        create(&relay, schedule).await;
+        note(schedule, Some("no")).await;
+    }
+    assert_eq!(failing().await, ["a", "ab", "b", "c"]);
+    let some = broker.failing_schedules("a", 10).await.unwrap();
+    assert_eq!(some, [name("a"), name("ab")]);
+    assert_eq!(broker.failing_schedules("", 1).await.unwrap().len(), 1);
+    note("c", None).await;
+    put(&relay, "b", "{ }", None).await;
+    broker.remove_schedule(&name("ab"), None).await.unwrap();
+    assert_eq!(failing().await, ["a"]);
+    // Its error is of before the pause, and of a send during it.
+    pause(true).await;
+    assert_eq!(failing().await, [""; 0]);
+    note("a", Some("no")).await;
+    assert_eq!(failing().await, [""; 0]);
+    pause(false).await;
+    assert_eq!(failing().await, ["a"]);
+    note("a", None).await;
+    pause(true).await;
+    pause(false).await;
+    assert_eq!(failing().await, [""; 0]);
+    relay.assert_drained().await;
+}

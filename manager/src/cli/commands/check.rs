@@ -69,14 +69,15 @@ fn text(attention: &Attention) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operations::attention::{Trouble, TroubleKind};
+    use crate::operations::attention::{ReportedKind, Trouble, TroubleKind};
 
     fn attention(troubles: usize, lost: u64) -> Attention {
         let trouble = |_| Trouble {
             status: Status::Warning,
-            kind: TroubleKind::Garbage,
+            kind: ReportedKind::Known(TroubleKind::Garbage),
             topic: Some("t".to_owned()),
             group: None,
+            schedule: None,
             what: "x".to_owned(),
         };
         Attention {

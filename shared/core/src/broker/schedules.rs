@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::broker::reply::command;
 use crate::broker::{Broker, BrokerError};
+use crate::keys::Key;
 use crate::scripts::{
     Fired, MissedTimes, NoteFires, PauseSchedule, Progress, PutSchedule, RemoveSchedule,
     SchedulePut, ScheduleRemoved, TakeFires, TakenFires,
@@ -174,13 +175,39 @@ impl Broker {
         after: Option<&ScheduleName>,
         limit: usize,
     ) -> Result<Vec<ScheduleName>, BrokerError> {
+        let names = &self.inner.registry.schedule_names;
+        self.names_in(names, prefix, after, limit).await
+    }
+
+    /// Returns the names of up to `limit` schedules whose last send failed and that are not paused: those that begin with `prefix`,
+    /// in order. Includes schedules that a configuration declares or has declared.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub async fn failing_schedules(
+        &self,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<ScheduleName>, BrokerError> {
+        let failing = &self.inner.registry.failing_schedules;
+        self.names_in(failing, prefix, None, limit).await
+    }
+
+    /// Returns members of a sorted set of names that all have the score 0.
+    async fn names_in(
+        &self,
+        names: &Key,
+        prefix: &str,
+        after: Option<&ScheduleName>,
+        limit: usize,
+    ) -> Result<Vec<ScheduleName>, BrokerError> {
         let from = match after {
             Some(after) if after.as_str() >= prefix => format!("({after}"),
             _ => format!("[{prefix}"),
         };
         // No name has this byte.
         let to = format!("[{prefix}\u{7f}");
-        let range = command("ZRANGE", &self.inner.registry.schedule_names)
+        let range = command("ZRANGE", names)
             .arg((from, to))
             .arg(&["BYLEX", "LIMIT", "0"])
             .arg(limit);

@@ -6,15 +6,16 @@
 -- KEYS[3] fires             zset   schedule -> the time at which a manager takes it
 -- KEYS[4] paused_schedules  hash   schedule -> the time of the pause
 -- KEYS[5] schedule_faults   hash   schedule -> "<missed> <newest missed> <ms of the error> <error>"; missing if there is nothing
+-- KEYS[6] failing_schedules zset   those of them that have an error and are not paused, all with score 0
 -- ARGV[1] fires     list    for each schedule: its name; its rule, empty for a stored one; its version, empty for one that a
 --                           configuration declares; what became of a time: ask (nothing), sent, failed (it is tried again) or
 --                           refused (it is not); that time in ms; the error; the number of times that were missed since the last
 --                           one; the newest of them in ms; when to take it next in ms, 0 to leave that as it is
 --
 -- Returns 'noted', then for each the recorded time, 0 if there is none, or only one of another rule or version; and 1 if it is paused.
--- Cost O(schedules).
+-- Cost O(schedules · log failing schedules).
 -- Safe to repeat. While the rule stays the same, a time goes back only if Redis's clock does.
-local SCHEDULES, SCHEDULE_PROGRESS, FIRES, PAUSED_SCHEDULES, SCHEDULE_FAULTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local SCHEDULES, SCHEDULE_PROGRESS, FIRES, PAUSED_SCHEDULES, SCHEDULE_FAULTS, FAILING_SCHEDULES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
 local now = clock(0)
 -- Messages are sent some seconds ahead. A time far beyond that was recorded before the clock was set back.
@@ -34,6 +35,11 @@ local function note_faults(schedule, missed, newest_missed, error)
     redis.call('HDEL', SCHEDULE_FAULTS, schedule)
   else
     redis.call('HSET', SCHEDULE_FAULTS, schedule, whole(count) .. ' ' .. whole(at) .. ' ' .. whole(failed) .. ' ' .. error)
+  end
+  if failed == 0 then
+    redis.call('ZREM', FAILING_SCHEDULES, schedule)
+  elseif redis.call('HEXISTS', PAUSED_SCHEDULES, schedule) == 0 then
+    redis.call('ZADD', FAILING_SCHEDULES, 0, schedule)
   end
 end
 

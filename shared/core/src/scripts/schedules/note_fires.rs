@@ -79,7 +79,8 @@ impl<'a> Fired<'a> {
 }
 
 operation! {
-    "note_fires" on registry(schedules schedule_progress fires paused_schedules schedule_faults): NoteFires<'_>, |call, args, reply|
+    "note_fires" on registry(schedules schedule_progress fires paused_schedules schedule_faults failing_schedules): NoteFires<'_>,
+    |call, args, reply|
     args {
         fires: for fired in call.fires {
             args.text(fired.schedule.as_str());

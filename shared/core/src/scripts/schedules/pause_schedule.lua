@@ -6,6 +6,8 @@
 -- KEYS[3] schedules            hash    schedule of a configuration -> "<ms> <rule>": it has fired up to that time, by that rule
 -- KEYS[4] schedule_progress    hash    the same for those that are stored; the rule begins with the version
 -- KEYS[5] paused_schedules     hash    schedule -> the time of the pause
+-- KEYS[6] schedule_faults      hash    schedule -> "<missed> <newest missed> <ms of the error> <error>"
+-- KEYS[7] failing_schedules    zset    those of them that have an error and are not paused, all with score 0
 -- ARGV[1] schedule    name
 -- ARGV[2] how         word     pause or resume
 -- ARGV[3] declared    flag     1 if a configuration declares it, so that it has no definition here
@@ -14,6 +16,7 @@
 -- Cost O(log schedules).
 -- Safe to repeat.
 local SCHEDULE_DEFINITIONS, FIRES, SCHEDULES, SCHEDULE_PROGRESS, PAUSED_SCHEDULES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local SCHEDULE_FAULTS, FAILING_SCHEDULES = KEYS[6], KEYS[7]
 local schedule, how, declared = ARGV[1], ARGV[2], ARGV[3] == '1'
 
 local is_stored = redis.call('HEXISTS', SCHEDULE_DEFINITIONS, schedule) == 1
@@ -23,6 +26,7 @@ end
 local now = clock(0)
 if how == 'pause' then
   redis.call('ZREM', FIRES, schedule)
+  redis.call('ZREM', FAILING_SCHEDULES, schedule)
   if redis.call('HEXISTS', PAUSED_SCHEDULES, schedule) == 1 then
     return {'done', 0}
   end
@@ -37,6 +41,10 @@ local time, rule = string.match(redis.call('HGET', progress, schedule) or '', '^
 -- A time some seconds ahead was sent for.
 if time and (tonumber(time) < now or tonumber(time) > now + 60000) then
   redis.call('HSET', progress, schedule, whole(now) .. ' ' .. rule)
+end
+local failed = string.match(redis.call('HGET', SCHEDULE_FAULTS, schedule) or '', '^%d+ %d+ (%d+) ')
+if (tonumber(failed) or 0) > 0 then
+  redis.call('ZADD', FAILING_SCHEDULES, 0, schedule)
 end
 if is_stored then
   redis.call('ZADD', FIRES, whole(now), schedule)

@@ -12,7 +12,9 @@ pub(crate) struct PauseSchedule<'a> {
 }
 
 operation! {
-    "pause_schedule" on registry(schedule_definitions fires schedules schedule_progress paused_schedules): PauseSchedule<'_>,
+    "pause_schedule" on registry(
+        schedule_definitions fires schedules schedule_progress paused_schedules schedule_faults failing_schedules
+    ): PauseSchedule<'_>,
     |call, args, reply|
     args {
         schedule: args.text(call.schedule.as_str()),

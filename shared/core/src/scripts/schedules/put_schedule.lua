@@ -7,6 +7,7 @@
 -- KEYS[4] schedule_progress    hash    schedule -> "<ms> <version> <rule>": it has fired up to that time, by that rule
 -- KEYS[5] paused_schedules     hash    schedule -> the time of the pause
 -- KEYS[6] schedule_faults      hash    schedule -> "<missed> <newest missed> <ms of the error> <error>"
+-- KEYS[7] failing_schedules    zset    those of them that have an error and are not paused, all with score 0
 -- ARGV[1] schedule    name
 -- ARGV[2] definition  text
 -- ARGV[3] rule        text     changes whenever the times do
@@ -20,7 +21,7 @@
 -- of schedules of the caller if a new one would be one too many of those.
 -- Cost O(log schedules), with `max_own` for each range.
 -- Safe to repeat: the second time it has this definition.
-local SCHEDULE_DEFINITIONS, SCHEDULE_NAMES, FIRES, SCHEDULE_PROGRESS, PAUSED_SCHEDULES, SCHEDULE_FAULTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local SCHEDULE_DEFINITIONS, SCHEDULE_NAMES, FIRES, SCHEDULE_PROGRESS, PAUSED_SCHEDULES, SCHEDULE_FAULTS, FAILING_SCHEDULES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local schedule, definition, rule, at, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local max_own = tonumber(ARGV[6])
 
@@ -68,6 +69,7 @@ else
     redis.call('HDEL', SCHEDULE_FAULTS, schedule)
   end
 end
+redis.call('ZREM', FAILING_SCHEDULES, schedule)
 redis.call('HSET', SCHEDULE_DEFINITIONS, schedule, definition)
 redis.call('ZADD', SCHEDULE_NAMES, 0, schedule)
 redis.call('HSET', SCHEDULE_PROGRESS, schedule, time .. ' ' .. whole(new) .. ' ' .. rule)

@@ -39,7 +39,7 @@ pub enum SchedulePut {
 
 operation! {
     "put_schedule" on registry(
-        schedule_definitions schedule_names fires schedule_progress paused_schedules schedule_faults
+        schedule_definitions schedule_names fires schedule_progress paused_schedules schedule_faults failing_schedules
     ): PutSchedule<'_>,
     |call, args, reply|
     args {

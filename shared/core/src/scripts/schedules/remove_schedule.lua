@@ -7,13 +7,14 @@
 -- KEYS[4] schedule_progress    hash    schedule -> "<ms> <version> <rule>": it has fired up to that time, by that rule
 -- KEYS[5] paused_schedules     hash    schedule -> the time of the pause
 -- KEYS[6] schedule_faults      hash    schedule -> its missed times and its last error
+-- KEYS[7] failing_schedules    zset    those that have an error and are not paused, all with score 0
 -- ARGV[1] schedule    name
 -- ARGV[2] at          number   the version that it must have; empty: any
 --
 -- Returns 'removed'; 'absent' if there is none; 'other' and the version if it is another one.
 -- Cost O(log schedules).
 -- Safe to repeat: the second time there is none.
-local SCHEDULE_DEFINITIONS, SCHEDULE_NAMES, FIRES, SCHEDULE_PROGRESS, PAUSED_SCHEDULES, SCHEDULE_FAULTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local SCHEDULE_DEFINITIONS, SCHEDULE_NAMES, FIRES, SCHEDULE_PROGRESS, PAUSED_SCHEDULES, SCHEDULE_FAULTS, FAILING_SCHEDULES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local schedule, at = ARGV[1], tonumber(ARGV[2])
 
 if redis.call('HEXISTS', SCHEDULE_DEFINITIONS, schedule) == 0 then
@@ -29,4 +30,5 @@ for _, hash in ipairs({SCHEDULE_DEFINITIONS, SCHEDULE_PROGRESS, PAUSED_SCHEDULES
 end
 redis.call('ZREM', SCHEDULE_NAMES, schedule)
 redis.call('ZREM', FIRES, schedule)
+redis.call('ZREM', FAILING_SCHEDULES, schedule)
 return {'removed'}
