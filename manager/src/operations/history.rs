@@ -182,8 +182,8 @@ pub(crate) async fn history(
         broker.samples(topic, Resolution::Minute, since),
         broker.samples(topic, Resolution::Quarter, since),
     );
-    let samples = begin_at(topic.created_at(), samples.await?);
-    let steps = steps(&ticks, samples, (&Sample::new(stats, now), now));
+    let newest = Sample::new(stats, now);
+    let steps = steps_since(topic.created_at(), &ticks, samples.await?, (&newest, now));
     Ok(HistoryView {
         topic: Some(topic.name().clone()),
         step_ms: period.step_ms(),
@@ -214,8 +214,8 @@ pub(crate) async fn history_of_all(
     });
     let created: Option<Vec<UnixMs>> = created.collect();
     let first = created.into_iter().flatten().min();
-    let samples = begin_at(first, samples.await?);
-    let steps = steps(&ticks, samples, (&counts.total(now), now));
+    let newest = counts.total(now);
+    let steps = steps_since(first, &ticks, samples.await?, (&newest, now));
     Ok(HistoryView {
         topic: None,
         step_ms: period.step_ms(),
@@ -253,19 +253,29 @@ pub(crate) async fn read_of_all(
     Ok(history_of_all(broker, (period, &TimeZone::UTC), &counts).await?)
 }
 
-/// Returns the samples, and zeros for the minute in which the first topic was created: those of the managers begin later, and may
-/// include its first messages.
-fn begin_at(
+/// Returns the steps since the first topic was created. They begin with zeros for that minute: the samples of the managers begin
+/// later, and may include its first messages.
+fn steps_since(
     created: Option<UnixMs>,
+    ticks: &[UnixMs],
     mut samples: BTreeMap<UnixMs, Sample>,
-) -> BTreeMap<UnixMs, Sample> {
+    newest: (&Sample, UnixMs),
+) -> Vec<HistoryStep> {
     let begin = created.map(|at| Resolution::Minute.start(at));
-    if let Some(begin) = begin
-        && samples.range(..begin).next().is_none()
-    {
+    let begin = begin.filter(|begin| samples.range(..*begin).next().is_none());
+    if let Some(begin) = begin {
         samples.insert(begin, Sample::default());
     }
-    samples
+    let mut steps = steps(ticks, samples, newest);
+    // The zeros are no record of the step that ends with them.
+    let ends = ticks.iter().skip(1);
+    for (step, _) in { steps.iter_mut().zip(ends) }.filter(|(_, end)| Some(**end) <= begin) {
+        *step = HistoryStep {
+            from: std::mem::take(&mut step.from),
+            ..HistoryStep::default()
+        };
+    }
+    steps
 }
 
 /// Returns the steps between the ticks, and the one from the last tick to now.

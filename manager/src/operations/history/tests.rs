@@ -62,13 +62,15 @@ fn long_steps_begin_at_round_times_of_the_zone_and_short_ones_everywhere_at_once
 #[test]
 fn the_history_of_a_new_topic_begins_with_its_first_messages() {
     let minutes = [9, 10, 11, 12];
-    let with = |created: Option<u64>, samples: &[(u64, u64)], newest| {
+    let mut began: Vec<Vec<bool>> = Vec::new();
+    let mut with = |created: Option<u64>, samples: &[(u64, u64)], newest| {
         let samples = samples.iter().map(|(of, sent)| (at(*of), sample(*sent)));
         let created = created.map(|minute| UnixMs::new(at(minute).get() + 20_000));
         let ticks: Vec<_> = minutes.iter().copied().map(at).collect();
         let now = UnixMs::new(at(12).get() + 30_000);
-        let samples = begin_at(created, samples.collect());
-        let steps = steps(&ticks, samples, (&sample(newest), now));
+        let steps = steps_since(created, &ticks, samples.collect(), (&sample(newest), now));
+        let recorded = steps.iter().map(|step| step.messages.is_some()).collect();
+        began.push(recorded);
         steps.into_iter().map(|step| step.sent).collect::<Vec<_>>()
     };
     // A sample of the minute itself was taken after the first messages.
@@ -85,6 +87,15 @@ fn the_history_of_a_new_topic_begins_with_its_first_messages() {
     assert_eq!(
         with(Some(11), &[(10, 3), (11, 4), (12, 9)], 9),
         [None, Some(1), Some(5), Some(0)]
+    );
+    // No step before has counts either.
+    let begins = began
+        .iter()
+        .map(|recorded| recorded.iter().position(|is| *is));
+    assert_eq!(
+        begins.collect::<Vec<_>>(),
+        [1, 3, 3, 2, 0].map(Some),
+        "{began:?}"
     );
 }
 
