@@ -366,6 +366,7 @@ schedule whose missed times count twice|note_fires.lua|elseif outcome ~= 'ask' a
 schedule whose error stays|note_fires.lua|failed = error == '' and 0 or|failed = error == '' and tonumber(failed) or
 schedule that fails after a success|note_fires.lua|      if time > noted then\n        note_faults|      if true then\n        note_faults
 schedule from before the clock was set back|take_fires.lua|if time > now + 60000 then|if false then
+schedule that forgets what it sent before two pauses|pause_schedule.lua|before = resumed == time and before or time|before = time
 schedule that fails and is not listed|note_fires.lua|    redis.call('ZADD', FAILING_SCHEDULES, 0, schedule)\n|
 schedule that sends and is listed as failing|note_fires.lua|    redis.call('ZREM', FAILING_SCHEDULES, schedule)\n|
 schedule that is listed as failing after a change|put_schedule.lua|redis.call('ZREM', FAILING_SCHEDULES, schedule)\n|

@@ -23,7 +23,7 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// The keys of the registry that are about schedules. They are no messages.
-pub const OF_SCHEDULES: [&str; 8] = [
+pub const OF_SCHEDULES: [&str; 9] = [
     "schedules",
     "schedule_progress",
     "schedule_definitions",
@@ -31,6 +31,7 @@ pub const OF_SCHEDULES: [&str; 8] = [
     "schedule_faults",
     "failing_schedules",
     "paused_schedules",
+    "resumed_schedules",
     "fires",
 ];
 

@@ -189,6 +189,8 @@ keys! {
         fires,
         /// The schedules that are paused.
         paused_schedules,
+        /// The last resumes of schedules, and the times up to which they had fired before.
+        resumed_schedules,
         /// The times that schedules missed, and the errors of their last sends.
         schedule_faults,
         /// The schedules whose last send failed, without those that are paused.

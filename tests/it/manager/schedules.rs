@@ -4,6 +4,7 @@ use super::SOON;
 use super::operators::lisa_manager;
 use super::served::Served;
 use lisa_core::state::State;
+use lisa_core::time::UnixMs;
 use lisa_core::topic::Topic;
 use lisa_tests::http::Reply;
 use lisa_tests::{Server, eventually};
@@ -331,6 +332,33 @@ async fn a_paused_schedule_sends_nothing_and_goes_on_later_without_what_it_left_
             "{new:?} after {before:?}, resumed at {resuming}"
         );
         assert_eq!(show(&served, schedule).await["missed"], 0);
+    }
+}
+
+#[tokio::test]
+async fn a_resumed_schedule_still_shows_up_to_which_time_it_has_sent() {
+    let server = Server::start();
+    let served = served(&server, &[]).await;
+    create(&served, "s", "a", YEARLY).await;
+    let shown = show(&served, "s").await;
+    assert_eq!(shown["sent_until"], Value::Null);
+    // It has sent at the beginning of the year.
+    let year = jiff::Timestamp::now().strftime("%Y-01-01T00:00:00.000Z");
+    let year = year.to_string();
+    let ms = year.parse::<UnixMs>().unwrap().get();
+    let sent = format!("{ms} {} {YEARLY} UTC", shown["version"]);
+    let mut connection = server.connection().await;
+    let _: u64 = redis::cmd("HSET")
+        .arg(&["by-call:v1:{registry}:schedule_progress", "s", &sent])
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    for verb in ["pause", "resume", "pause", "resume"] {
+        let path = format!("schedules/s/{verb}");
+        served.post(&path, Value::Null).await.expect(200);
+        let shown = show(&served, "s").await;
+        assert_eq!(shown["sent_until"], year, "{verb}");
+        assert_eq!(shown["missed"], 0);
     }
 }
 

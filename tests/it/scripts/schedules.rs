@@ -9,6 +9,7 @@ use lisa_core::broker::{
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{OverScheduleQuota, ScheduleName, ScheduleQuota};
 use lisa_tests::Relay;
+use lisa_tests::relay::ms;
 
 const LEASE: Duration = Duration::from_mins(1);
 
@@ -262,6 +263,43 @@ async fn a_paused_schedule_is_not_taken_and_begins_again_when_it_is_resumed() {
         .await
         .unwrap();
     assert_eq!(unknown, None);
+    relay.assert_drained().await;
+}
+
+#[tokio::test]
+async fn what_was_sent_before_pauses_is_known_until_a_schedule_sends_again() {
+    let relay = Relay::start("schedules").await;
+    let broker = relay.broker();
+    create(&relay, "a").await;
+    let sent = async |time| {
+        let stored = read(&relay, "a").await;
+        let fired = Fired {
+            result: Some(FireResult::Sent(time)),
+            ..Fired::ask(&stored.name, FiredOf::Version(stored.version))
+        };
+        broker.note_fires(&[fired]).await.unwrap();
+    };
+    let first = read(&relay, "a").await.done.unwrap().plus(ms(1));
+    sent(first).await;
+    for pause in ["first", "second"] {
+        for paused in [true, false] {
+            // Redis's clock is in ms.
+            tokio::time::sleep(ms(5)).await;
+            let done = broker.pause_schedule(&name("a"), paused, false).await;
+            assert_eq!(done.unwrap(), Some(true));
+        }
+        let stored = read(&relay, "a").await;
+        assert!(stored.done > Some(first), "{pause} {stored:?}");
+        assert_eq!(stored.before_pause, Some(first), "{pause}");
+    }
+    let next = read(&relay, "a").await.done.unwrap().plus(ms(1));
+    sent(next).await;
+    let stored = read(&relay, "a").await;
+    assert_eq!((stored.done, stored.before_pause), (Some(next), None));
+    let removed = broker.remove_schedule(&name("a"), None).await;
+    assert_eq!(removed.unwrap(), ScheduleRemoved::Removed);
+    let left = relay.snapshot().await;
+    assert!(left.get("v1:{registry}:resumed_schedules").is_none());
     relay.assert_drained().await;
 }
 

@@ -161,8 +161,7 @@ impl ScheduleView {
             declared_in_file,
             paused_since: stored.paused.map(text),
             // A new schedule begins at a moment that is none of its times, and one of another rule begins again.
-            sent_until: stored
-                .done
+            sent_until: { stored.before_pause.or(stored.done) }
                 .filter(|at| stored.rule == schedule.rule() && schedule.has(*at))
                 .map(text),
             next: next.filter(|_| stored.paused.is_none()).map(text),

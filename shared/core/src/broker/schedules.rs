@@ -30,8 +30,10 @@ pub struct StoredSchedule {
     pub definition: Option<String>,
     /// The version of its definition; 0 without one.
     pub version: u64,
-    /// The time up to which it has fired.
+    /// The time up to which it has fired; that of its last resume if it has not fired since.
     pub done: Option<UnixMs>,
+    /// The time up to which it had fired before its pause, if it has not fired since its last resume.
+    pub before_pause: Option<UnixMs>,
     /// The rule to which `done` belongs.
     pub rule: String,
     /// The time at which it was paused, if it is.
@@ -269,34 +271,46 @@ impl Broker {
             &keys.schedule_progress,
             &keys.paused_schedules,
             &keys.schedule_faults,
+            &keys.resumed_schedules,
         ];
         let server = self.inner.connection.at(of[0]);
         let commands = of.map(|key| command("HMGET", key).arg(&texts)).into();
         let mut read: Vec<Vec<Option<String>>> = self.ask_all(&server, commands).await?;
         let mut next = || read.remove(0).into_iter();
         let (definitions, declared, stored) = (next(), next(), next());
-        let (paused, faults) = (next(), next());
+        let (paused, faults, resumed) = (next(), next(), next());
         let progress = declared.zip(stored);
         let all = names.iter().zip(definitions).zip(progress);
-        let all = all.zip(paused.zip(faults));
-        let read = all.map(|(((name, definition), progress), (paused, faults))| {
-            let is_stored = definition.is_some();
-            let progress = if is_stored { progress.1 } else { progress.0 };
-            let (done, version, rule) = parse_progress(progress.as_deref(), is_stored);
-            StoredSchedule {
-                name: name.clone(),
-                definition,
-                version,
-                done,
-                rule,
-                paused: paused.and_then(|at| at.parse().ok()).map(UnixMs::new),
-                faults: faults
-                    .and_then(|faults| ScheduleFaults::parse(&faults))
-                    .unwrap_or_default(),
-            }
-        });
+        let all = all.zip(paused.zip(faults).zip(resumed));
+        let read = all.map(
+            |(((name, definition), progress), ((paused, faults), resumed))| {
+                let is_stored = definition.is_some();
+                let progress = if is_stored { progress.1 } else { progress.0 };
+                let (done, version, rule) = parse_progress(progress.as_deref(), is_stored);
+                StoredSchedule {
+                    name: name.clone(),
+                    definition,
+                    version,
+                    done,
+                    before_pause: resumed.and_then(|resumed| before_pause(&resumed, done?)),
+                    rule,
+                    paused: paused.and_then(|at| at.parse().ok()).map(UnixMs::new),
+                    faults: faults
+                        .and_then(|faults| ScheduleFaults::parse(&faults))
+                        .unwrap_or_default(),
+                }
+            },
+        );
         Ok(read.collect())
     }
+}
+
+/// Parses `<ms of the resume> <ms>`, and returns the second if the first is the time up to which the schedule has fired.
+fn before_pause(resumed: &str, done: UnixMs) -> Option<UnixMs> {
+    let (at, before) = resumed.split_once(' ')?;
+    let at = at.parse().ok().map(UnixMs::new)?;
+    let before = before.parse().ok().map(UnixMs::new)?;
+    (at == done).then_some(before)
 }
 
 /// Parses `<ms> <version> <rule>` of a stored schedule, or `<ms> <rule>` of one that a configuration declares.

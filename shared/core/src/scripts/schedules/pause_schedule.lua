@@ -8,6 +8,7 @@
 -- KEYS[5] paused_schedules     hash    schedule -> the time of the pause
 -- KEYS[6] schedule_faults      hash    schedule -> "<missed> <newest missed> <ms of the error> <error>"
 -- KEYS[7] failing_schedules    zset    those of them that have an error and are not paused, all with score 0
+-- KEYS[8] resumed_schedules    hash    schedule -> "<ms of the last resume> <ms up to which it had fired before its pause>"
 -- ARGV[1] schedule    name
 -- ARGV[2] how         word     pause or resume
 -- ARGV[3] declared    flag     1 if a configuration declares it, so that it has no definition here
@@ -16,7 +17,7 @@
 -- Cost O(log schedules).
 -- Safe to repeat.
 local SCHEDULE_DEFINITIONS, FIRES, SCHEDULES, SCHEDULE_PROGRESS, PAUSED_SCHEDULES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local SCHEDULE_FAULTS, FAILING_SCHEDULES = KEYS[6], KEYS[7]
+local SCHEDULE_FAULTS, FAILING_SCHEDULES, RESUMED_SCHEDULES = KEYS[6], KEYS[7], KEYS[8]
 local schedule, how, declared = ARGV[1], ARGV[2], ARGV[3] == '1'
 
 local is_stored = redis.call('HEXISTS', SCHEDULE_DEFINITIONS, schedule) == 1
@@ -40,6 +41,10 @@ local progress = declared and SCHEDULES or SCHEDULE_PROGRESS
 local time, rule = string.match(redis.call('HGET', progress, schedule) or '', '^(%d+) (.*)$')
 -- A time some seconds ahead was sent for.
 if time and (tonumber(time) < now or tonumber(time) > now + 60000) then
+  -- One that was resumed before has not fired since.
+  local resumed, before = string.match(redis.call('HGET', RESUMED_SCHEDULES, schedule) or '', '^(%d+) (%d+)$')
+  before = resumed == time and before or time
+  redis.call('HSET', RESUMED_SCHEDULES, schedule, whole(now) .. ' ' .. before)
   redis.call('HSET', progress, schedule, whole(now) .. ' ' .. rule)
 end
 local failed = string.match(redis.call('HGET', SCHEDULE_FAULTS, schedule) or '', '^%d+ %d+ (%d+) ')

@@ -14,6 +14,7 @@ pub(crate) struct PauseSchedule<'a> {
 operation! {
     "pause_schedule" on registry(
         schedule_definitions fires schedules schedule_progress paused_schedules schedule_faults failing_schedules
+        resumed_schedules
     ): PauseSchedule<'_>,
     |call, args, reply|
     args {

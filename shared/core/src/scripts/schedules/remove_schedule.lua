@@ -8,6 +8,7 @@
 -- KEYS[5] paused_schedules     hash    schedule -> the time of the pause
 -- KEYS[6] schedule_faults      hash    schedule -> its missed times and its last error
 -- KEYS[7] failing_schedules    zset    those that have an error and are not paused, all with score 0
+-- KEYS[8] resumed_schedules    hash    schedule -> the time of its last resume, and that up to which it had fired before
 -- ARGV[1] schedule    name
 -- ARGV[2] at          number   the version that it must have; empty: any
 --
@@ -15,6 +16,7 @@
 -- Cost O(log schedules).
 -- Safe to repeat: the second time there is none.
 local SCHEDULE_DEFINITIONS, SCHEDULE_NAMES, FIRES, SCHEDULE_PROGRESS, PAUSED_SCHEDULES, SCHEDULE_FAULTS, FAILING_SCHEDULES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local RESUMED_SCHEDULES = KEYS[8]
 local schedule, at = ARGV[1], tonumber(ARGV[2])
 
 if redis.call('HEXISTS', SCHEDULE_DEFINITIONS, schedule) == 0 then
@@ -25,7 +27,7 @@ version = tonumber(version) or 0
 if at and at ~= version then
   return {'other', whole(version)}
 end
-for _, hash in ipairs({SCHEDULE_DEFINITIONS, SCHEDULE_PROGRESS, PAUSED_SCHEDULES, SCHEDULE_FAULTS}) do
+for _, hash in ipairs({SCHEDULE_DEFINITIONS, SCHEDULE_PROGRESS, PAUSED_SCHEDULES, SCHEDULE_FAULTS, RESUMED_SCHEDULES}) do
   redis.call('HDEL', hash, schedule)
 end
 redis.call('ZREM', SCHEDULE_NAMES, schedule)

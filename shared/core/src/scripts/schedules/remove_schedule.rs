@@ -24,6 +24,7 @@ pub enum ScheduleRemoved {
 operation! {
     "remove_schedule" on registry(
         schedule_definitions schedule_names fires schedule_progress paused_schedules schedule_faults failing_schedules
+        resumed_schedules
     ): RemoveSchedule<'_>,
     |call, args, reply|
     args {
