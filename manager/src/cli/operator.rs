@@ -237,8 +237,8 @@ pub(crate) enum TokensVerb {
     Put {
         /// Token
         token: TokenName,
-        /// Fields, named as under auth.tokens in the configuration, such as scopes=send,read topics=shop-*. An empty value restores
-        /// the default
+        /// Fields, named as under auth.tokens in the configuration, such as scopes=send,read topics=shop-* expires=30d. A duration for
+        /// expires counts from now. An empty value restores the default
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<Setting>,
     },

@@ -1,8 +1,10 @@
 //! A field on the command line, such as `lease=1m` or `retry.base=5s`.
 
 use std::str::FromStr;
+use std::time::SystemTime;
 
 use lisa_core::fields::{Description, TEXT_TABLE, Value as _};
+use lisa_core::time::{UnixMs, parse_duration};
 use lisa_core::topic::{Group, Topic};
 use lisa_service::config::Cron;
 use serde_json::{Map, Value};
@@ -34,8 +36,8 @@ impl FromStr for Setting {
 
 impl Setting {
     /// Replaces this field of an object, whose fields are described. Reads the value as JSON, else as text: `3` is a number and
-    /// `1m` a text. The value of a text field is always text. A list is JSON, or texts separated by commas; a list of one in a
-    /// table must be JSON. An empty value is `null`.
+    /// `1m` a text. The value of a text field is always text. A duration for a time counts from now. A list is JSON, or texts
+    /// separated by commas; a list of one in a table must be JSON. An empty value is `null`.
     pub(crate) fn set(self, object: &mut Map<String, Value>, fields: &[Description]) {
         let (first, rest) = match self.key.split_once('.') {
             Some((first, rest)) => (first, Some(rest)),
@@ -50,6 +52,7 @@ impl Setting {
         let value = match self.text.as_str() {
             "" => Value::Null,
             text if is_text => text.into(),
+            text if kind == UnixMs::KIND && rest.is_none() => time(text),
             json if json.starts_with(['[', '{']) => json_or_text(json),
             list if kind == Vec::<Group>::KIND || list.contains(',') => list.split(',').collect(),
             value => json_or_text(value),
@@ -71,6 +74,14 @@ impl Setting {
             table = below;
         }
         table.insert(last.to_owned(), value);
+    }
+}
+
+/// Returns the instant after a duration, by the clock of this process; any other text as it is.
+fn time(text: &str) -> Value {
+    match parse_duration(text) {
+        Ok(duration) => UnixMs::from(SystemTime::now()).plus(duration).show(),
+        Err(_) => text.into(),
     }
 }
 
@@ -135,5 +146,18 @@ mod tests {
             "payload": "{\"a\":1,\"b\":2}", "topic": "7", "headers": { "x.y": "5" }, "priority": 5, "cron": "0 0 3 * * 1,2",
         });
         assert_eq!(set(&texts, &described.fields), read);
+    }
+
+    #[test]
+    fn a_duration_for_a_time_counts_from_now() {
+        let fields = crate::operations::tokens::described();
+        let expires = |text: &str| set(&[&format!("expires={text}")], &fields)["expires"].clone();
+        let instant = "2999-06-30T00:00:00Z";
+        assert_eq!(expires(instant), instant);
+        assert_eq!(expires("soon"), "soon");
+        assert_eq!(expires(""), Value::Null);
+        let at: UnixMs = expires("30d").as_str().unwrap().parse().unwrap();
+        let days = at.since(SystemTime::now().into()).as_secs_f64() / 86_400.0;
+        assert!((29.99..=30.0).contains(&days), "{days}");
     }
 }

@@ -1,11 +1,12 @@
 //! `tokens`: lists tokens, shows, creates, changes, rotates and removes one, and shows that of the caller.
 
+use lisa_core::fields::plain;
 use lisa_core::names::TokenName;
 use lisa_core::topic::{NamePattern, Size};
 use lisa_service::cli::{Output, Rows, remark};
 use lisa_service::http::auth::Scope;
 use reqwest::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::print;
 use crate::cli::client::Client;
@@ -45,18 +46,15 @@ pub(crate) async fn list(
             "name the managers' configuration file with --config to list the tokens that it declares as well"
         ));
     }
-    let mut table = Rows::new([
-        "TOKEN", "STATE", "SOURCE", "SCOPES", "TOPICS", "GROUPS", "EXPIRES",
-    ])
-    .marks(["STATE"]);
+    let columns = ["TOKEN", "STATE", "SOURCE", "SCOPES", "LIMITS", "EXPIRES"];
+    let mut table = Rows::new(columns).marks(["STATE"]);
     for token in &all.tokens {
         table.add_row([
             token.token.as_str(),
             token.state(),
             source(token),
             &scopes(token),
-            &names(token.topics.as_ref()),
-            &names(token.groups.as_ref()),
+            &limits(token),
             token.expires.as_deref().unwrap_or_default(),
         ]);
     }
@@ -98,62 +96,77 @@ pub(crate) async fn whoami(client: &Client, output: &Output) -> Result<(), CliEr
     print_lines(&token.view, token.used)
 }
 
-/// Prints the fields of a token, one per line. A quota of which the used part is known has it in parentheses.
+/// Prints the fields of a token, one per line, also the limits that it does not have. A quota of which the used part is known has it
+/// in parentheses.
 fn print_lines(token: &TokenView, used: QuotaUse) -> Result<(), CliError> {
     let state = Some(token.state()).filter(|state| !state.is_empty());
-    let of = |quota: Option<String>, used: Option<String>| match (quota, used) {
-        (Some(quota), Some(used)) => format!("{quota} ({used} used)"),
-        (quota, _) => quota.unwrap_or_default(),
-    };
     let number = |number: Option<u64>| number.map(|number| number.to_string());
     let size = |size: Option<Size>| size.map(|size| size.to_string());
-    let lines = [
+    // `max_messages` and `max_bytes` limit the sums of the limits of its topics, not what these hold.
+    let allotted = "allotted to its topics";
+    let quotas = [
+        (
+            number(token.max_topics.map(u64::from)),
+            number(used.topics),
+            "exist",
+        ),
+        (
+            number(token.max_streams.map(u64::from)),
+            number(used.streams),
+            "exist",
+        ),
+        (number(token.max_messages), number(used.messages), allotted),
+        (size(token.max_bytes), size(used.bytes), allotted),
+        (
+            number(token.max_schedules.map(u64::from)),
+            number(used.schedules),
+            "exist",
+        ),
+    ];
+    let [
+        max_topics,
+        max_streams,
+        max_messages,
+        max_bytes,
+        max_schedules,
+    ] = quotas.map(|(quota, used, how)| match (quota, used) {
+        (Some(quota), Some(used)) => format!("{quota} ({used} {how})"),
+        (quota, _) => quota.unwrap_or_else(|| "no limit".to_owned()),
+    });
+    let sends = number(token.sends_per_second.map(u64::from));
+    let all = |patterns: Option<&Vec<NamePattern>>, otherwise: &str| match patterns {
+        Some(_) => names(patterns),
+        None => otherwise.to_owned(),
+    };
+    let schedules = match &token.topics {
+        Some(_) => "the names in topics",
+        None => "all",
+    };
+    let always = [
         ("token", token.token.clone()),
         ("scopes", scopes(token)),
-        ("topics", names(token.topics.as_ref())),
-        ("groups", names(token.groups.as_ref())),
-        ("schedules", names(token.schedules.as_ref())),
-        ("expires", token.expires.clone().unwrap_or_default()),
-        (
-            "sends/s",
-            of(number(token.sends_per_second.map(u64::from)), None),
-        ),
-        (
-            "max topics",
-            of(number(token.max_topics.map(u64::from)), number(used.topics)),
-        ),
-        (
-            "max streams",
-            of(
-                number(token.max_streams.map(u64::from)),
-                number(used.streams),
-            ),
-        ),
-        (
-            "max messages",
-            of(number(token.max_messages), number(used.messages)),
-        ),
-        ("max bytes", of(size(token.max_bytes), size(used.bytes))),
-        (
-            "max schedules",
-            of(
-                number(token.max_schedules.map(u64::from)),
-                number(used.schedules),
-            ),
-        ),
+        ("topics", all(token.topics.as_ref(), "all")),
+        ("groups", all(token.groups.as_ref(), "all")),
+        ("schedules", all(token.schedules.as_ref(), schedules)),
+        ("expires", token.expires.clone().unwrap_or("never".into())),
+        ("sends/s", sends.unwrap_or("no limit".into())),
+        ("max topics", max_topics),
+        ("max streams", max_streams),
+        ("max messages", max_messages),
+        ("max bytes", max_bytes),
+        ("max schedules", max_schedules),
         ("state", state.unwrap_or("valid").to_owned()),
-        (
-            "previous used",
-            token.previous_used.clone().unwrap_or_default(),
-        ),
         ("source", source(token).to_owned()),
-        ("created", token.created.clone().unwrap_or_default()),
-        ("created by", token.created_by.clone().unwrap_or_default()),
     ];
-    let lines = lines.iter().map(|(name, value)| match value.as_str() {
-        "" => format!("{name:<13} –"),
-        value => format!("{name:<13} {value}"),
-    });
+    let known = [
+        ("previous used", &token.previous_used),
+        ("created", &token.created),
+        ("created by", &token.created_by),
+    ];
+    let known = known.into_iter();
+    let known = known.filter_map(|(name, value)| Some((name, value.clone()?)));
+    let lines = always.into_iter().chain(known);
+    let lines = lines.map(|(name, value)| format!("{name:<13} {value}"));
     print(&lines.collect::<Vec<_>>().join("\n"))
 }
 
@@ -254,6 +267,20 @@ fn source(token: &TokenView) -> &'static str {
 fn scopes(token: &TokenView) -> String {
     let scopes: Vec<_> = token.scopes.iter().map(|scope| scope.as_str()).collect();
     scopes.join(", ")
+}
+
+/// Returns what a token reaches and its quotas, as they are set: `topics=shop-* max_topics=20`; empty if it has no limit.
+fn limits(token: &TokenView) -> String {
+    let set = token.definition().into_iter();
+    let set = set.filter(|(name, _)| name != "scopes" && name != "expires");
+    let limits = set.map(|(name, value)| match value {
+        Json::Array(names) => {
+            let names: Vec<_> = names.iter().map(plain).collect();
+            format!("{name}={}", names.join(","))
+        }
+        value => format!("{name}={}", plain(&value)),
+    });
+    limits.collect::<Vec<_>>().join(" ")
 }
 
 fn names(patterns: Option<&Vec<NamePattern>>) -> String {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::manager::operators::lisa_manager;
+use lisa_core::time::UnixMs;
 
 #[tokio::test]
 async fn a_session_of_the_dashboard_ends_with_its_token() {
@@ -58,11 +59,27 @@ async fn the_command_line_creates_shows_rotates_and_removes_a_token() {
     let expected = (Method::GET, "/v1/topics/shop-a");
     status(&served.api, secret, expected, 200).await;
     let list = through(&["tokens"]).await.stdout;
-    for part in ["TOKEN", "admin", "team", "send, read", "shop-*", "run time"] {
+    for part in [
+        "TOKEN",
+        "admin",
+        "team",
+        "send, read",
+        " topics=shop-*",
+        "run time",
+    ] {
         assert!(list.contains(part), "{list}");
     }
-    let changed = through(&["tokens", "put", "team", "scopes=read"]).await;
+    let changed = through(&["tokens", "put", "team", "scopes=read", "expires=30d"]).await;
     assert_eq!(changed.stdout, "team is changed\n");
+    let listed = through(&["tokens", "list", "--prefix", "team", "--output", "json"]).await;
+    let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
+    let expires: UnixMs = listed["tokens"][0]["expires"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let days = expires.since(served.broker.now()).as_secs() / 86_400;
+    assert!((29..=30).contains(&days), "{listed}");
     let same = through(&["tokens", "put", "team", "scopes=read"]).await;
     assert_eq!(same.stdout, "team has these permissions already\n");
     let shown = through(&["tokens", "show", "team"]).await.stdout;
@@ -163,15 +180,28 @@ async fn a_token_sees_itself_and_what_is_used_of_its_quotas() {
         "token         team\n",
         "scopes        operate, send\n",
         "sends/s       9\n",
-        "max topics    3 (2 used)\n",
-        "max streams   20 (2 used)\n",
-        "max messages  31 (14 used)\n",
-        "max bytes     30KiB (10340B used)\n",
-        "max schedules 5 (1 used)\n",
+        "groups        all\n",
+        "max topics    3 (2 exist)\n",
+        "max streams   20 (2 exist)\n",
+        "max messages  31 (14 allotted to its topics)\n",
+        "max bytes     30KiB (10340B allotted to its topics)\n",
+        "max schedules 5 (1 exist)\n",
         "state         rotating\n",
     ] {
         assert!(shown.contains(line), "{line}: {shown}");
     }
+    let shown = whoami(ADMIN).await.stdout;
+    for line in [
+        "topics        all\n",
+        "expires       never\n",
+        "max bytes     no limit\n",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    assert!(
+        !shown.contains('–') && !shown.contains("created"),
+        "{shown}"
+    );
     // One without limits.
     let expected = json!({
         "token": ADMIN, "declared_in_file": true, "scopes": ["tokens", "read", "operate"], "has_expired": false, "is_rotating": false,
