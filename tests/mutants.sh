@@ -364,6 +364,7 @@ schedule noted by an old definition|note_fires.lua|if is_same or not is_stored t
 schedule that comes back from its pause|note_fires.lua|'ZADD', FIRES, 'XX', take|'ZADD', FIRES, take
 schedule whose missed times count twice|note_fires.lua|elseif outcome ~= 'ask' and time > noted then|elseif outcome ~= 'ask' then
 schedule whose error stays|note_fires.lua|failed = error == '' and 0 or|failed = error == '' and tonumber(failed) or
+schedule whose error outlives a run|note_fires.lua|    elseif outcome == 'ran' then|    elseif false then
 schedule that fails after a success|note_fires.lua|      if time > noted then\n        note_faults|      if true then\n        note_faults
 schedule from before the clock was set back|take_fires.lua|if time > now + 60000 then|if false then
 schedule that forgets what it sent before two pauses|pause_schedule.lua|before = resumed == time and before or time|before = time

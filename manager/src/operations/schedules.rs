@@ -8,7 +8,9 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
 
-use lisa_core::broker::{Broker, BrokerError, SchedulePut, ScheduleRemoved, StoredSchedule};
+use lisa_core::broker::{
+    Broker, BrokerError, FireResult, Fired, FiredOf, SchedulePut, ScheduleRemoved, StoredSchedule,
+};
 use lisa_core::message::MessageId;
 use lisa_core::time::UnixMs;
 use lisa_core::topic::{MAX_SCHEDULES, ScheduleName};
@@ -299,7 +301,7 @@ impl Schedules<'_> {
         })
     }
 
-    /// Sends a message of a schedule now. A second run within the same second sends nothing.
+    /// Sends a message of a schedule now, which ends its error. A second run within the same second sends nothing.
     ///
     /// # Errors
     /// There is none; the topic refuses the message; Redis.
@@ -309,12 +311,26 @@ impl Schedules<'_> {
         name: &ScheduleName,
         action: Action,
     ) -> Result<ScheduleRun, Problem> {
-        let (_, schedule, _) = self.find(name).await?;
+        let (stored, schedule, declared) = self.find(name).await?;
         let now = self.broker.now();
         let action = action.topic(&schedule.topic).details(name);
         let send = sender.send_as(MessageId::of_run(name, now), &schedule, now);
         let receipt = action.run(send, |receipt| audit::changed(is_new(receipt)));
         let receipt = receipt.await.map_err(problem)?;
+        if stored.faults.error.is_some() {
+            let rule = schedule.rule();
+            let of = match declared {
+                true => FiredOf::Rule(&rule),
+                false => FiredOf::Version(stored.version),
+            };
+            let ran = Fired {
+                result: Some(FireResult::Ran),
+                ..Fired::ask(name, of)
+            };
+            if let Err(error) = self.broker.note_fires(&[ran]).await {
+                tracing::warn!(schedule = %name, %error, "cannot end the error of a schedule after its run");
+            }
+        }
         Ok(ScheduleRun {
             schedule: name.clone(),
             topic: schedule.topic,

@@ -92,6 +92,7 @@ async fn of_many_failing_schedules_some_are_named_and_a_thousand_are_counted() {
         let name = format!("s{number:04}");
         let failed = format!("0 0 1 {}", "no ".repeat(60));
         all.hset(key("schedule_definitions"), &name, definition);
+        all.hset(key("schedule_progress"), &name, "1 1 0 0 0 1 1 * UTC");
         all.hset(key("schedule_faults"), &name, failed);
         all.zadd(key("failing_schedules"), &name, 0);
     }
@@ -109,4 +110,11 @@ async fn of_many_failing_schedules_some_are_named_and_a_thousand_are_counted() {
     );
     assert_eq!(what[1], "more schedules cannot send than are counted here");
     assert_eq!(found[0]["schedule"], "s0000");
+    // A run shows that it can send.
+    let run = served.post("schedules/s0000/run", Value::Null).await;
+    run.expect(200);
+    let found = troubles(&served, "").await;
+    let start = "schedules s0001, s0002, s0003 and 997 more cannot send";
+    assert!(found[0]["what"].as_str().unwrap().starts_with(start));
+    assert_eq!(found.len(), 1, "a thousand are left");
 }

@@ -102,7 +102,7 @@ async fn faults(relay: &Relay, schedule: &ScheduleName) -> (MissedTimes, Option<
 
 #[tokio::test]
 async fn missed_times_add_up_once_each_and_an_error_is_forgotten_after_a_success() {
-    use FireResult::{Failed, Refused};
+    use FireResult::{Failed, Ran, Refused};
     let relay = Relay::start("note_fires").await;
     let name: ScheduleName = "a".parse().unwrap();
     let note = async |result, count, newest| {
@@ -133,6 +133,9 @@ async fn missed_times_add_up_once_each_and_an_error_is_forgotten_after_a_success
     let refused = Some("too large".to_owned());
     let refusal = Refused(at(7000), "too large");
     assert_eq!(note(refusal, 1, 7000).await, (4, 7000, refused));
+    // An operator has sent one now.
+    assert_eq!(note(Ran, 0, 0).await, (4, 7000, None));
+    assert_eq!(stored(&relay).await, "a=7000 r");
     relay.assert_drained().await;
 }
 

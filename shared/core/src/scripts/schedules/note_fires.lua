@@ -8,8 +8,8 @@
 -- KEYS[5] schedule_faults   hash   schedule -> "<missed> <newest missed> <ms of the error> <error>"; missing if there is nothing
 -- KEYS[6] failing_schedules zset   those of them that have an error and are not paused, all with score 0
 -- ARGV[1] fires     list    for each schedule: its name; its rule, empty for a stored one; its version, empty for one that a
---                           configuration declares; what became of a time: ask (nothing), sent, failed (it is tried again) or
---                           refused (it is not); that time in ms; the error; the number of times that were missed since the last
+--                           configuration declares; what became of a time: ask (nothing), sent, failed (it is tried again),
+--                           refused (it is not) or ran (a message was sent for none of its times); that time in ms; the error; the number of times that were missed since the last
 --                           one; the newest of them in ms; when to take it next in ms, 0 to leave that as it is
 --
 -- Returns 'noted', then for each the recorded time, 0 if there is none, or only one of another rule or version; and 1 if it is paused.
@@ -66,6 +66,8 @@ for i = 1, #ARGV, 9 do
       if time > noted then
         note_faults(schedule, 0, 0, error)
       end
+    elseif outcome == 'ran' then
+      note_faults(schedule, 0, 0, '')
     elseif outcome ~= 'ask' and time > noted then
       redis.call('HSET', progress, schedule, ARGV[i + 4] .. ' ' .. (is_stored and of or rule))
       noted = time

@@ -36,6 +36,8 @@ pub enum FireResult<'a> {
     Failed(UnixMs, &'a str),
     /// The topic refuses the message with this error. It is not tried again.
     Refused(UnixMs, &'a str),
+    /// A message was sent for none of its times, which ends its error.
+    Ran,
 }
 
 /// The definition by which a schedule has fired.
@@ -99,6 +101,7 @@ operation! {
                 Some(FireResult::Sent(time)) => ("sent", time, ""),
                 Some(FireResult::Failed(time, error)) => ("failed", time, error),
                 Some(FireResult::Refused(time, error)) => ("refused", time, error),
+                Some(FireResult::Ran) => ("ran", UnixMs::default(), ""),
             };
             args.text(outcome);
             args.number(time.get());
