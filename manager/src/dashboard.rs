@@ -14,6 +14,7 @@ mod cookies;
 mod doctor;
 mod document;
 mod ended_sessions;
+mod failures;
 mod find;
 mod forecast;
 mod form;

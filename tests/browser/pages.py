@@ -46,7 +46,7 @@ PAGES = [
     "/", "/forecast", "/topics/orders", "/topics/orders/messages?state=waiting", "/topics/orders/messages/bad", "/garbage",
     "/topics/orders/messages/failed", "/topics/orders/garbage?group=default", "/topics/orders/garbage?error=HTTP", "/workers", "/system", "/schedules", "/help",
     "/topics/orders/groups/default/garbage/purge", "/topics/orders/messages/bad/cancel", "/find?q=nothing", "/topics/orders/send",
-    "/topics/orders/keys", "/topics/orders/doctor", "/topics/orders/doctor/repair",
+    "/topics/orders/keys", "/topics/orders/failures", "/topics/orders/doctor", "/topics/orders/doctor/repair",
     "/topics/orders/messages?state=garbage", "/schedules/nightly", "/schedules/paused", "/schedules/nightly/edit", "/schedules/nightly/remove",
     "/new-schedule", "/new-topic", SCHEDULES + "/schedules", SCHEDULES + "/schedules/winter", SCHEDULES + "/find?q=nothing",
 ]

@@ -259,7 +259,7 @@ fn why(context: &Context, topic: &str, copy: &MessageInGroup) -> Markup {
 }
 
 /// Names a failed attempt.
-fn attempt_title(attempt: &FailedAttempt) -> &'static str {
+pub(super) fn attempt_title(attempt: &FailedAttempt) -> &'static str {
     match attempt.outcome {
         FailedOutcome::Failed => "Failed",
         FailedOutcome::Rejected => "Rejected",

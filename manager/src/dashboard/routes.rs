@@ -14,9 +14,9 @@ use lisa_service::http::auth::Scope;
 use super::actions::MessageVerb;
 use super::page::{Context, Failure};
 use super::{
-    Dashboard, actions as of_topics, doctor, find, forecast, garbage, help, keys, login, message,
-    messages, overview, own_token, removal, schedule, schedule_form, schedules, send, system,
-    token, token_form, tokens, topic, topic_form, workers,
+    Dashboard, actions as of_topics, doctor, failures, find, forecast, garbage, help, keys, login,
+    message, messages, overview, own_token, removal, schedule, schedule_form, schedules, send,
+    system, token, token_form, tokens, topic, topic_form, workers,
 };
 use crate::operations::tokens::RotationStep;
 
@@ -82,6 +82,7 @@ fn pages() -> Vec<(&'static str, MethodRouter<Dashboard>)> {
         ("/help", get(help::show)),
         ("/topics/{topic}", get(topic::show)),
         ("/topics/{topic}/send", get(send::show)),
+        ("/topics/{topic}/failures", get(failures::show)),
         ("/topics/{topic}/keys", get(keys::show)),
         ("/topics/{topic}/doctor", get(doctor::show)),
         ("/topics/{topic}/messages", get(messages::show)),

@@ -33,6 +33,7 @@ pub(super) async fn show(
     let actions = html! {
         a.button.plain href=(context.link(format!("/topics/{name}/messages"))) { "Messages" }
         a.button.plain href=(context.link(format!("/topics/{name}/garbage"))) { "Garbage" }
+        a.button.plain href=(context.link(format!("/topics/{name}/failures"))) { "Failures" }
         a.button.plain href=(context.link(format!("/topics/{name}/keys"))) { "Keys" }
         a.button.plain href=(context.link(format!("/topics/{name}/send"))) { "Send…" }
         (topic_buttons(&context, &name, is_paused, is_in_file))

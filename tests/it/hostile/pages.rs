@@ -364,6 +364,7 @@ async fn a_team_sees_and_operates_its_own_topics() {
         "/topics/shop-a",
         "/topics/shop-a/messages",
         "/topics/shop-a/garbage",
+        "/topics/shop-a/failures",
         "/topics/shop-a/keys",
         "/topics/shop-a/send",
         "/topics/shop-a/doctor",

@@ -41,6 +41,17 @@ async fn a_parked_message_leads_to_the_holder_of_its_key_and_keys_say_when_that_
     let link = "<a href=\"/topics/t/messages/first\">first</a>";
     shows(&site, "/topics/t/messages/second", &["parked", link]).await;
     shows(&site, "/topics/t/keys", &["next attempt <time"]).await;
+    // Its failed attempt is in the list of those of the topic.
+    let failed = [
+        "href=\"/topics/t/messages/first\"",
+        "1, failed",
+        "retry <time",
+    ];
+    shows(&site, "/topics/t/failures", &failed).await;
+    shows(&site, "/topics/t/failures?group=default", &failed).await;
+    let (status, _) = site.get("/topics/t/failures?group=none", "").await;
+    assert_eq!(status, 404);
+    shows(&site, "/topics/t", &["href=\"/topics/t/failures\""]).await;
     let message = site.api.get_json("/v1/topics/t/messages/second").await;
     assert_eq!(message["groups"][0]["holder"], "first", "{message:#}");
     let message = site.api.get_json("/v1/topics/t/messages/first").await;
