@@ -228,6 +228,9 @@ async fn store(call: &Call<'_>, new: &Moving) -> Result<(), SqsError> {
     Err(SqsError::new(Kind::ServiceUnavailable, message))
 }
 
+/// A choice of tasks.
+type IsCounted<'a> = &'a dyn Fn(&Task) -> bool;
+
 /// Returns the ended tasks to forget, so that another one of the queue can be stored. Returns `None` if too many run.
 fn excess(tasks: &[(String, Task)], queue: &str) -> Option<Vec<String>> {
     let is_own = |task: &Task| {
@@ -239,8 +242,9 @@ fn excess(tasks: &[(String, Task)], queue: &str) -> Option<Vec<String>> {
         true => MAX_MOVE_TASKS,
         false => MAX_MOVE_TASKS / 2,
     };
-    let bounds: [(&dyn Fn(&Task) -> bool, usize); 3] = [
-        (&|task| task.source == queue, KEPT),
+    let is_of_queue = |task: &Task| task.source == queue;
+    let bounds: [(IsCounted<'_>, usize); 3] = [
+        (&is_of_queue, KEPT),
         (&is_own, share),
         (&|_| true, MAX_MOVE_TASKS),
     ];
