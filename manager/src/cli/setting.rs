@@ -77,7 +77,7 @@ impl Setting {
     }
 }
 
-/// Returns the instant after a duration, by the clock of this process; any other text as it is.
+/// Returns the instant that is a duration from now, by the clock of this process; any other text unchanged.
 fn time(text: &str) -> Value {
     match parse_duration(text) {
         Ok(duration) => UnixMs::from(SystemTime::now()).plus(duration).show(),

@@ -13,7 +13,7 @@ use super::parts::{Commands, Level, empty, relative, tag};
 use super::text::{part, visible};
 use crate::operations::choose_group::choose;
 
-/// The failures of one page.
+/// The number of failures on a page.
 const ROWS: usize = 50;
 
 pub(super) async fn show(
@@ -51,7 +51,7 @@ pub(super) async fn show(
         .below(name, format!("/topics/{name}")))
 }
 
-/// A page of failures of a topic, of one of its groups or of all.
+/// A page of the failures of a topic, in one of its groups or in all.
 struct List<'a> {
     topic: &'a str,
     groups: &'a [&'a str],
@@ -87,10 +87,10 @@ impl List<'_> {
                     @for group in self.groups { a href=(here(Some(group), None)) aria-current=[current(Some(group))] { (group) } }
                 }
             }
-            p.muted { "The newest failed attempts. About 1,000 are kept on each shard, for all groups together." }
+            p.muted { "The newest failed attempts. Each shard keeps about 1,000, for all groups together." }
             div #failures data-live data-steady {
                 @if self.failures.is_empty() {
-                    (empty(if self.is_first { "No failures" } else { "No more failures" }, html! { p { "No attempt that is kept has failed." } }))
+                    (empty(if self.is_first { "No failures" } else { "No more failures" }, html! { p { "Only failed attempts that are still kept are listed." } }))
                 } @else {
                     div.table-box { table.rows {
                         caption.hidden { "Failed attempts" }

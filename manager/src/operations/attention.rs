@@ -195,8 +195,8 @@ pub(crate) async fn read(
     Ok(attention(&stats, failing.as_ref(), query, is_dev))
 }
 
-/// Returns what needs attention; without `failing`, schedules could not be read. In development mode (`is_dev`), a group without a consumer is only a notice: a topic gets the
-/// group `default` with its first message, so that it can be pulled later.
+/// Returns what needs attention. `failing` is `None` if the schedules could not be read. In development mode (`is_dev`), a group without
+/// a consumer is only a notice: a topic gets the group `default` with its first message, so that it can be pulled later.
 pub(crate) fn attention(
     stats: &StatsList,
     failing: Option<&FailingSchedules>,
@@ -249,7 +249,7 @@ fn of_schedules(failing: Option<&FailingSchedules>) -> Vec<Trouble> {
         schedule: of_topic.first().cloned(),
         ..new(of_topic.text())
     });
-    let more = "more schedules cannot send than are counted here".to_owned();
+    let more = "there are more failing schedules than are counted here".to_owned();
     of_topics.chain(failing.is_cut.then(|| new(more))).collect()
 }
 

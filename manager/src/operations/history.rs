@@ -267,7 +267,7 @@ fn steps_since(
         samples.insert(begin, Sample::default());
     }
     let mut steps = steps(ticks, samples, newest);
-    // The zeros are no record of the step that ends with them.
+    // The zeros are not a sample of the step that ends with them.
     let ends = ticks.iter().skip(1);
     for (step, _) in { steps.iter_mut().zip(ends) }.filter(|(_, end)| Some(**end) <= begin) {
         *step = HistoryStep {

@@ -301,7 +301,7 @@ impl Schedules<'_> {
         })
     }
 
-    /// Sends a message of a schedule now, which ends its error. A second run within the same second sends nothing.
+    /// Sends a message of a schedule now, which clears its error. A second run within the same second sends nothing.
     ///
     /// # Errors
     /// There is none; the topic refuses the message; Redis.
@@ -328,7 +328,7 @@ impl Schedules<'_> {
                 ..Fired::ask(name, of)
             };
             if let Err(error) = self.broker.note_fires(&[ran]).await {
-                tracing::warn!(schedule = %name, %error, "cannot end the error of a schedule after its run");
+                tracing::warn!(schedule = %name, %error, "cannot clear the error of a schedule after its run");
             }
         }
         Ok(ScheduleRun {

@@ -193,7 +193,7 @@ keys! {
         resumed_schedules,
         /// The times that schedules missed, and the errors of their last sends.
         schedule_faults,
-        /// The schedules whose last send failed, without those that are paused.
+        /// The schedules whose last send failed, except those that are paused.
         failing_schedules,
         /// The key that signs the tokens of pulled deliveries.
         token_key,

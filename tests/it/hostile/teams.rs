@@ -78,7 +78,7 @@ impl Teams {
 }
 
 impl Teams {
-    /// Makes the last sends of these schedules have failed.
+    /// Records a failed last send of each of these schedules.
     async fn fail_schedules(&self, names: &[&str]) {
         let mut connection = Server::shared().connection().await;
         let registry = format!("{}:v1:{{registry}}", self.victim.namespace);

@@ -1,4 +1,4 @@
-//! Schedules that fail as what needs attention, over HTTP, on the command line and in the dashboard.
+//! Failing schedules among what needs attention, over HTTP, on the command line and in the dashboard.
 
 use super::SOON;
 use super::operators::lisa_manager;
@@ -36,7 +36,7 @@ async fn a_failing_schedule_needs_attention_until_it_sends_again() {
     assert_eq!(removed, 202);
     let found = eventually(SOON, async || {
         let found = troubles(&served, "").await;
-        // A topic that is being removed is another error.
+        // A topic that is being removed causes another error.
         let is_gone = |one: &Value| one["what"].to_string().contains("not registered");
         match found.first().is_some_and(is_gone) {
             true => Ok(found),
@@ -63,7 +63,7 @@ async fn a_failing_schedule_needs_attention_until_it_sends_again() {
     let page = served.api.get("/").await.expect(200).body;
     assert!(page.contains("href=\"/schedules/lost\""), "{page}");
     assert!(page.contains(what), "{page}");
-    // One that is paused is known.
+    // One that is paused needs no attention.
     let pause = async |verb: &str| {
         let path = format!("schedules/lost/{verb}");
         served.post(&path, Value::Null).await.expect(200);
@@ -108,7 +108,10 @@ async fn of_many_failing_schedules_some_are_named_and_a_thousand_are_counted() {
         what[0].starts_with(start) && what[0].len() < 200,
         "{what:?}"
     );
-    assert_eq!(what[1], "more schedules cannot send than are counted here");
+    assert_eq!(
+        what[1],
+        "there are more failing schedules than are counted here"
+    );
     assert_eq!(found[0]["schedule"], "s0000");
     // A run shows that it can send.
     let run = served.post("schedules/s0000/run", Value::Null).await;

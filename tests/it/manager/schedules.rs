@@ -336,7 +336,7 @@ async fn a_paused_schedule_sends_nothing_and_goes_on_later_without_what_it_left_
 }
 
 #[tokio::test]
-async fn a_resumed_schedule_still_shows_up_to_which_time_it_has_sent() {
+async fn a_resumed_schedule_still_shows_the_time_up_to_which_it_has_sent() {
     let server = Server::start();
     let served = served(&server, &[]).await;
     create(&served, "s", "a", YEARLY).await;

@@ -126,7 +126,7 @@ async fn of_calls_at_the_same_time_as_many_succeed_as_the_quota_allows() {
 
 /// The record of a removed topic stays for a day.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_team_that_creates_and_removes_topics_without_end_is_slowed_down() {
+async fn a_team_that_creates_and_removes_topics_without_end_is_rate_limited() {
     let relay = Relay::start("churn").await;
     let quota = quota(1, 100);
     let settings = TopicSettings::default();
@@ -139,7 +139,7 @@ async fn a_team_that_creates_and_removes_topics_without_end_is_slowed_down() {
         }
         remove(&relay, "shop-a").await;
     };
-    let why = "topic shop-a: the token has created 1000 topics lately, and may create another one in a second; nothing was changed";
+    let why = "topic shop-a: the token creates topics too fast: it may create 1000 in a burst and then one a second; nothing was changed";
     assert_eq!(over.to_string(), why);
     let lasted = began.elapsed().as_secs();
     assert!(
@@ -147,7 +147,7 @@ async fn a_team_that_creates_and_removes_topics_without_end_is_slowed_down() {
         "{created} in {lasted} s"
     );
     assert_eq!(claims(&relay).await, 0);
-    // Others are not slowed down.
+    // Others are not rate limited.
     declare(&relay, "bank", &settings, None).await.unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! note_action: the audit log, in which the actions of one cannot push out those of another.
+//! note_action: the audit log, in which the actions of one author cannot push out those of another.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ async fn act(relay: &Relay, who: &str, count: usize) {
     }
 }
 
-/// Returns the number of kept actions of each, and the oldest and the newest of them.
+/// Returns the number of kept actions of each author, and the oldest and the newest of them.
 async fn kept(relay: &Relay) -> BTreeMap<String, (usize, usize, usize)> {
     let (mut kept, mut before) = (BTreeMap::new(), None);
     loop {
@@ -40,11 +40,11 @@ fn of(each: &[(&str, (usize, usize, usize))]) -> BTreeMap<String, (usize, usize,
 }
 
 #[tokio::test]
-async fn the_oldest_actions_of_the_authors_that_have_the_most_go() {
+async fn the_oldest_actions_of_the_authors_with_the_most_are_removed() {
     let relay = Relay::start("note_action").await;
     let (all, most) = (AUDIT_KEPT, AUDIT_KEPT + AUDIT_KEPT / 10);
     act(&relay, "ops", 30).await;
-    // Without a name.
+    // An author without a name.
     act(&relay, "", 20).await;
     act(&relay, "team", most - 50).await;
     let full = of(&[
@@ -61,7 +61,7 @@ async fn the_oldest_actions_of_the_authors_that_have_the_most_go() {
         ("team", (all - 51, first, most - 51)),
     ]);
     assert_eq!(kept(&relay).await, shared);
-    // A second one who acts without end shares with the first one.
+    // A second author that acts without end shares the log with the first.
     act(&relay, "other", 5 * all).await;
     let kept = kept(&relay).await;
     let [nobody, ops, team, other] = ["", "ops", "team", "other"].map(|who| kept[who]);

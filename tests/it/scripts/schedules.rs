@@ -267,7 +267,7 @@ async fn a_paused_schedule_is_not_taken_and_begins_again_when_it_is_resumed() {
 }
 
 #[tokio::test]
-async fn what_was_sent_before_pauses_is_known_until_a_schedule_sends_again() {
+async fn the_progress_before_pauses_is_kept_until_a_schedule_sends_again() {
     let relay = Relay::start("schedules").await;
     let broker = relay.broker();
     create(&relay, "a").await;
@@ -513,7 +513,7 @@ async fn a_schedule_is_listed_as_failing_until_it_sends_or_is_changed_paused_or_
     put(&relay, "b", "{ }", None).await;
     broker.remove_schedule(&name("ab"), None).await.unwrap();
     assert_eq!(failing().await, ["a"]);
-    // Its error is of before the pause, and of a send during it.
+    // Its error is from before the pause, then from a send during it.
     pause(true).await;
     assert_eq!(failing().await, [""; 0]);
     note("a", Some("no")).await;

@@ -34,7 +34,7 @@ use moving::Moving;
 const LOST_AFTER: Duration = Duration::from_secs(15);
 /// The most ended tasks of a queue that are listed and kept, as in SQS.
 const KEPT: usize = 10;
-/// The tries to store a task while others start some.
+/// The largest number of attempts to store a task while other tasks are being started.
 const MAX_TRIES: usize = 20;
 /// The highest rate of a task, in messages a second.
 const MAX_RATE: i64 = 500;
@@ -202,7 +202,7 @@ async fn stored(call: &Call<'_>) -> Result<(Vec<(String, Task)>, u64), SqsError>
     Ok((tasks, starts))
 }
 
-/// Stores a new task, if none runs on its queue and not too many run.
+/// Stores a new task, unless one runs on its queue or too many run.
 async fn store(call: &Call<'_>, new: &Moving) -> Result<(), SqsError> {
     let broker = &call.gateway().process().broker;
     let failed = |error| SqsError::from(call.gateway().problem(error));
@@ -224,11 +224,11 @@ async fn store(call: &Call<'_>, new: &Moving) -> Result<(), SqsError> {
             return Ok(());
         }
     }
-    let message = "Others start message move tasks at the same time; call it again.";
+    let message = "Other message move tasks are being started at the same time; retry later.";
     Err(SqsError::new(Kind::ServiceUnavailable, message))
 }
 
-/// A choice of tasks.
+/// A filter of tasks.
 type IsCounted<'a> = &'a dyn Fn(&Task) -> bool;
 
 /// Returns the ended tasks to forget, so that another one of the queue can be stored. Returns `None` if too many run.
@@ -237,7 +237,7 @@ fn excess(tasks: &[(String, Task)], queue: &str) -> Option<Vec<String>> {
         let topic = topic_name(&task.source);
         topic.is_ok_and(|topic| client::reaches(&topic))
     };
-    // A team cannot stop the tasks of another one, so it must not take all places.
+    // A team cannot stop the tasks of another team, so no team may take all slots.
     let share = match client::reaches_named(None) {
         true => MAX_MOVE_TASKS,
         false => MAX_MOVE_TASKS / 2,
@@ -373,7 +373,7 @@ mod tests {
 
     use super::*;
 
-    /// Tasks of queues, the newest first, each named after its place.
+    /// Tasks of queues, the newest first, each named after its position.
     fn tasks(each: &[(usize, &str, &str)]) -> Vec<(String, Task)> {
         let mut tasks = Vec::new();
         for (count, source, status) in each {
@@ -406,17 +406,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_team_takes_half_of_the_places_and_its_own_old_tasks_go_first() {
+    async fn a_team_takes_at_most_half_of_the_slots_and_its_own_old_tasks_go_first() {
         let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect());
         assert_eq!(excess(&tasks(&[]), "a"), names(&[]));
-        // Of each queue, ten stay with the new one.
+        // Each queue keeps ten, including the new one.
         let of_queue = tasks(&[(3, "b", COMPLETED), (11, "a", FAILED)]);
         assert_eq!(excess(&of_queue, "a"), names(&["13", "12"]));
-        // The last one of all, though not of this queue.
+        // The oldest one that has ended, even of another queue.
         let all = tasks(&[(99, "a", RUNNING), (1, "b", COMPLETED)]);
         assert_eq!(excess(&all, "c"), names(&["99"]));
         assert_eq!(excess(&tasks(&[(100, "a", RUNNING)]), "c"), None);
-        // A team keeps half of them.
+        // A team has at most half of them.
         let team = [
             (2, "bank", COMPLETED),
             (50, "shop-a", COMPLETED),

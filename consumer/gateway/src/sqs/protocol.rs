@@ -251,7 +251,7 @@ impl SqsError {
         Self::new(Kind::PurgeQueueInProgress, message)
     }
 
-    /// A message move task on a queue on which one runs.
+    /// A message move task on a queue that has a running one.
     pub(super) fn task_runs() -> Self {
         let message = "There is already a task running. Only one active task is allowed for a source queue arn at a given time.";
         Self::new(Kind::InvalidParameterValue, message)

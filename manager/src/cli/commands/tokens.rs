@@ -96,14 +96,14 @@ pub(crate) async fn whoami(client: &Client, output: &Output) -> Result<(), CliEr
     print_lines(&token.view, token.used)
 }
 
-/// Prints the fields of a token, one per line, also the limits that it does not have. A quota of which the used part is known has it
-/// in parentheses.
+/// Prints the fields of a token, one per line, including the limits that are not set. A quota has the part that is used in
+/// parentheses, if that is known.
 fn print_lines(token: &TokenView, used: QuotaUse) -> Result<(), CliError> {
     let state = Some(token.state()).filter(|state| !state.is_empty());
     let number = |number: Option<u64>| number.map(|number| number.to_string());
     let size = |size: Option<Size>| size.map(|size| size.to_string());
     // `max_messages` and `max_bytes` limit the sums of the limits of its topics, not what these hold.
-    let allotted = "allotted to its topics";
+    let allocated = "allocated to its topics";
     let quotas = [
         (
             number(token.max_topics.map(u64::from)),
@@ -115,8 +115,8 @@ fn print_lines(token: &TokenView, used: QuotaUse) -> Result<(), CliError> {
             number(used.streams),
             "exist",
         ),
-        (number(token.max_messages), number(used.messages), allotted),
-        (size(token.max_bytes), size(used.bytes), allotted),
+        (number(token.max_messages), number(used.messages), allocated),
+        (size(token.max_bytes), size(used.bytes), allocated),
         (
             number(token.max_schedules.map(u64::from)),
             number(used.schedules),
@@ -269,7 +269,7 @@ fn scopes(token: &TokenView) -> String {
     scopes.join(", ")
 }
 
-/// Returns what a token reaches and its quotas, as they are set: `topics=shop-* max_topics=20`; empty if it has no limit.
+/// Returns what a token reaches and its quotas, as they are entered: `topics=shop-* max_topics=20`; empty if it has no limit.
 fn limits(token: &TokenView) -> String {
     let set = token.definition().into_iter();
     let set = set.filter(|(name, _)| name != "scopes" && name != "expires");

@@ -26,7 +26,7 @@ pub(crate) struct QuotaUse {
     /// The topics that the token reaches, of `max_topics`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) topics: Option<u64>,
-    /// The streams of these topics, of `max_streams`.
+    /// The streams of the topics that the token reaches, of `max_streams`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) streams: Option<u64>,
     /// The sum of `max_messages` of these topics, of the token's `max_messages`. A topic without a limit counts as an equal part, and one

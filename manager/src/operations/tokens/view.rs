@@ -67,7 +67,7 @@ pub(crate) struct TokenView {
     /// The largest number of topics that it reaches: at this number, it cannot create another one. Absent for any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_topics: Option<u32>,
-    /// The largest number of streams of these topics: one for each group on each shard. Absent for any number.
+    /// The largest number of streams of the topics that it reaches: one for each group on each shard. Absent for any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_streams: Option<u32>,
     /// The sum of `max_messages` of the topics that it reaches, which it cannot exceed; absent for any.

@@ -1,7 +1,7 @@
 //! The audit log: one entry for each action of an operator, in one stream of the namespace.
 //!
-//! It never contains payloads, headers or tokens. The stream is bounded, so old entries go: those of the author that has the most, so that
-//! one team cannot push out the entries of another.
+//! It never contains payloads, headers or tokens. The stream is bounded, so old entries are removed: those of the authors with the most
+//! entries, so that one team cannot push out the entries of another.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::names::MAX_TOPIC;
 use crate::scripts::NoteAction;
 use crate::time::{UnixMs, shorten_to};
 
-/// The number of entries that are kept. A tenth more are there before any go.
+/// The number of entries that are kept. Up to a tenth more are stored before any are removed.
 pub const AUDIT_KEPT: usize = 1000;
 /// The time limit for adding an entry. The action is over by then.
 pub const AUDIT_WITHIN: Duration = Duration::from_secs(1);
@@ -65,7 +65,7 @@ impl Audited {
 }
 
 impl Broker {
-    /// Appends an entry to the audit log. Costs one script; the log has about [`AUDIT_KEPT`] entries at most.
+    /// Appends an entry to the audit log. Costs one script call; the log has about [`AUDIT_KEPT`] entries at most.
     ///
     /// # Errors
     /// [`BrokerError`]; if [`BrokerError::maybe_applied`] returns true, the entry may be there. A repeated call adds it twice.

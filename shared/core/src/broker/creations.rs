@@ -1,4 +1,4 @@
-//! Bounds how fast a team creates topics. A topic that is removed leaves a record for a day, so their number must not grow without end.
+//! Bounds how fast a team creates topics. A removed topic leaves a record for a day, so the number of records must not grow without bound.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use tokio::time::Instant;
 use crate::sync::Mutex;
 use crate::topic::{NamePattern, OverQuota, TopicQuota};
 
-/// The number of topics that a team may create at once, or its quota if that is more.
+/// The number of topics that a team may create in a burst, or its quota if that is more.
 const AT_ONCE: u32 = TopicQuota::DEFAULT;
-/// The time after which it may then create another one.
+/// The interval at which it may then create another one.
 const EACH: Duration = Duration::from_secs(1);
-/// The number of teams at which those that have created none lately are forgotten.
+/// The number of teams at which those that may create a whole burst again are forgotten.
 const MANY_TEAMS: usize = 256;
 
-/// The topics that each team created in this process: many at once, and then one a second.
+/// A rate limit for the topics that each team creates in this process: a burst, and then one a second.
 #[derive(Debug, Default)]
 pub(super) struct Creations {
-    /// The time at which those of a team are over, by the topics that it reaches.
+    /// The time at which a team may create a whole burst again, by the topics that it reaches.
     over: Mutex<HashMap<Vec<NamePattern>, Instant>>,
 }
 
@@ -26,7 +26,7 @@ impl Creations {
     /// Counts a new topic of the team with this quota.
     ///
     /// # Errors
-    /// It has created too many lately.
+    /// It creates topics too fast.
     pub(super) fn admit(&self, quota: &TopicQuota, now: Instant) -> Result<(), OverQuota> {
         let at_once = quota.max_topics.max(AT_ONCE);
         let mut teams = self.over.lock();
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_team_creates_many_topics_at_once_and_then_a_topic_a_second() {
+    fn a_team_creates_a_burst_of_topics_and_then_one_a_second() {
         let creations = Creations::default();
         let (shop, bank) = (quota("shop-*", 3000), quota("bank", 0));
         let start = Instant::now();

@@ -36,11 +36,11 @@ pub struct ReaderId {
 }
 
 impl Broker {
-    /// Reads up to `count` messages for a consumer of a group, waiting up to `block` for the first, in whole milliseconds. Recreates a
+    /// Reads up to `count` messages for a consumer of a group, waiting up to `block`, in whole milliseconds, for the first. Recreates a
     /// group that is gone from Redis, starting at the first entry.
     ///
-    /// A read that blocks for less than 100 ms takes up to 100 ms on a server that has nothing else to do, because Redis looks for the
-    /// end of blocked calls when it wakes up. Only with zero, the read returns at once.
+    /// A read that blocks for less than 100 ms can take up to 100 ms on an idle server, because Redis ends blocked calls only when it
+    /// wakes up. Only if `block` is zero does the read return immediately.
     ///
     /// # Errors
     /// [`BrokerError`]; the reader is then closed and must be replaced.

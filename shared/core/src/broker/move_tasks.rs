@@ -18,7 +18,7 @@ const STARTS: &str = ":starts";
 pub struct MoveTasks {
     /// The tasks, by id.
     pub tasks: Vec<StoredMoveTask>,
-    /// The number of tasks that were ever started. Pass it to [`Broker::start_move_task`].
+    /// The number of tasks ever started. Pass it to [`Broker::start_move_task`].
     pub starts: u64,
 }
 
@@ -59,8 +59,8 @@ impl Broker {
         })
     }
 
-    /// Stores a new move task, unless another one was started since the caller read all of them: `starts` is the number that it read. So
-    /// a caller that checks how many there are is never late. Returns true if the task is stored.
+    /// Stores a new move task, unless another one has been started since the caller read all of them: `starts` is the number that it
+    /// read. So the tasks that a caller has counted are still all of them. Returns true if the task is stored.
     ///
     /// # Errors
     /// [`BrokerError`]. The call can be repeated.

@@ -30,7 +30,7 @@ pub struct StoredSchedule {
     pub definition: Option<String>,
     /// The version of its definition; 0 without one.
     pub version: u64,
-    /// The time up to which it has fired; that of its last resume if it has not fired since.
+    /// The time up to which it has fired, or the time of its last resume if it has not fired since.
     pub done: Option<UnixMs>,
     /// The time up to which it had fired before its pause, if it has not fired since its last resume.
     pub before_pause: Option<UnixMs>,
@@ -181,8 +181,8 @@ impl Broker {
         self.names_in(names, prefix, after, limit).await
     }
 
-    /// Returns the names of up to `limit` schedules whose last send failed and that are not paused: those that begin with `prefix`,
-    /// in order. Includes schedules that a configuration declares or has declared.
+    /// Returns the names of up to `limit` schedules whose last send failed and that are not paused: the first names that begin with
+    /// `prefix`, in order. Includes schedules that a configuration declares or used to declare.
     ///
     /// # Errors
     /// [`BrokerError`].

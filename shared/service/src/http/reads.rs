@@ -168,8 +168,8 @@ impl Reads {
         Err(Problem::new(ProblemCode::Unavailable, detail))
     }
 
-    /// Begins a change of a topic by the current client: its quota is checked against the other topics that it reaches. `None` if it has no
-    /// quota.
+    /// Begins a change of a topic by the current client, because the check of its quota reads the other topics that it reaches. Returns
+    /// `None` if it has no quota.
     ///
     /// # Errors
     /// Those of [`Reads::begin`].

@@ -183,8 +183,8 @@ async fn a_token_sees_itself_and_what_is_used_of_its_quotas() {
         "groups        all\n",
         "max topics    3 (2 exist)\n",
         "max streams   20 (2 exist)\n",
-        "max messages  31 (14 allotted to its topics)\n",
-        "max bytes     30KiB (10340B allotted to its topics)\n",
+        "max messages  31 (14 allocated to its topics)\n",
+        "max bytes     30KiB (10340B allocated to its topics)\n",
         "max schedules 5 (1 exist)\n",
         "state         rotating\n",
     ] {

@@ -202,7 +202,7 @@ async fn of_two_topics_at_the_same_time_only_one_is_created_and_conditions_hold(
 }
 
 #[tokio::test]
-async fn the_groups_of_a_topic_on_each_of_its_shards_are_part_of_a_quota() {
+async fn each_group_on_each_shard_counts_against_max_streams() {
     let server = Server::start();
     let (served, team) = with_quota(&server, "streams", json!({ "max_streams": 9 })).await;
     // The topic of the file has one.

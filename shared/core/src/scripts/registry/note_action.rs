@@ -4,7 +4,7 @@ use crate::scripts::operation;
 
 /// Adds an action to the audit log.
 pub(crate) struct NoteAction<'a> {
-    /// The actions that are kept.
+    /// The number of actions to keep.
     pub(crate) kept: usize,
     pub(crate) fields: &'a [(&'static str, String)],
 }
@@ -18,7 +18,7 @@ operation! {
             args.text(value);
         },
     }
-    /// The number of old actions that went.
+    /// The number of old actions that were removed.
     reply u64 {
         "noted" => reply.number(),
     }

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- start_move_task: stores a new message move task, unless another one was started since the caller read all of them.
+-- start_move_task: stores a new message move task, unless another one has been started since the caller read all of them.
 --
--- KEYS[1] move_tasks hash    id of a task -> its state; "<id>:stop" -> 1; ":starts" -> the number of tasks that were started
+-- KEYS[1] move_tasks hash    id of a task -> its state; "<id>:stop" -> 1; ":starts" -> the number of tasks ever started
 -- ARGV[1] id      text    the task
 -- ARGV[2] state   text    its state
 -- ARGV[3] starts  count   the number of starts that the caller read
 --
--- Returns 'started'; 'other' if the number is another one.
+-- Returns 'started'; 'other' if the number of starts has changed.
 -- Cost O(1).
 -- Safe to repeat.
 local MOVE_TASKS = KEYS[1]

@@ -9,8 +9,9 @@
 -- KEYS[6] failing_schedules zset   those of them that have an error and are not paused, all with score 0
 -- ARGV[1] fires     list    for each schedule: its name; its rule, empty for a stored one; its version, empty for one that a
 --                           configuration declares; what became of a time: ask (nothing), sent, failed (it is tried again),
---                           refused (it is not) or ran (a message was sent for none of its times); that time in ms; the error; the number of times that were missed since the last
---                           one; the newest of them in ms; when to take it next in ms, 0 to leave that as it is
+--                           refused (it is not) or ran (a message was sent outside its times); that time in ms; the error; the
+--                           number of times that were missed since the last one; the newest of them in ms; when to take it next in
+--                           ms, 0 to leave that as it is
 --
 -- Returns 'noted', then for each the recorded time, 0 if there is none, or only one of another rule or version; and 1 if it is paused.
 -- Cost O(schedules · log failing schedules).

@@ -36,7 +36,7 @@ pub enum FireResult<'a> {
     Failed(UnixMs, &'a str),
     /// The topic refuses the message with this error. It is not tried again.
     Refused(UnixMs, &'a str),
-    /// A message was sent for none of its times, which ends its error.
+    /// A message was sent outside its times, which clears its error.
     Ran,
 }
 
