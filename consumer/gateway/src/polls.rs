@@ -9,12 +9,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lisa_consumer_core::internals::{BLOCK, crowded_pause};
+use lisa_consumer_core::internals::{BLOCK, rest};
 use lisa_core::broker::MAX_BATCH;
 use lisa_core::sync::{Mutex, MutexGuard};
 use lisa_core::topic::Shard;
 use tokio::sync::{Notify, Semaphore, oneshot};
-use tokio::time::timeout;
 
 /// The waiting pulls of a group, each of which gets a `T`.
 pub(super) struct Polls<T> {
@@ -156,12 +155,12 @@ impl<T> Polls<T> {
         (state.issued <= state.wanted).then_some(changed)
     }
 
-    /// Returns true if readers of other shards may wait for permits.
+    /// Returns true if readers of other shards may be waiting for permits.
     pub(super) fn is_crowded(&self, shards: usize) -> bool {
         shards > 1 && self.permits.available_permits() == 0
     }
 
-    /// Returns how long a read of a shard may block: not at all among crowded readers, or if a pull does not wait.
+    /// Returns how long a read of a shard may block: not at all while readers are crowded, or if a pull does not wait.
     pub(super) fn block(&self, shard: Shard, is_crowded: bool, lease: Duration) -> Duration {
         let state = self.state.lock();
         let is_looking = |waiting: &Waiting<T>| {
@@ -179,12 +178,12 @@ impl<T> Polls<T> {
         self.state.lock().last
     }
 
-    /// Pauses between two reads of an idle shard among crowded readers. Ends early if a pull has joined after the first `joins`.
-    pub(super) async fn rest(&self, shards: usize, joins: u64) {
+    /// Pauses between two reads of an idle shard while readers are crowded. Ends early if a pull has joined after the first `joins`.
+    pub(super) async fn rest(&self, joins: u64) {
         let mut joined = pin!(self.joined.notified());
         joined.as_mut().enable();
         if self.joins() == joins {
-            let _ = timeout(crowded_pause(shards), joined).await;
+            rest(joined).await;
         }
     }
 
@@ -196,12 +195,13 @@ impl<T> Polls<T> {
         Some(waiting)
     }
 
-    /// Records the end of a read of a shard: that it found nothing, or that it failed. Ends the pulls that do not wait and
-    /// need to look no further.
-    pub(super) fn looked(&self, shard: Shard, is_failing: bool) {
+    /// Records the end of a read of a shard: that it failed, or that it found nothing for the first `joins` pulls, which had joined when
+    /// it began. Ends the pulls that do not wait and need to look no further.
+    pub(super) fn looked(&self, shard: Shard, joins: u64, is_failing: bool) {
         let mut state = self.state.lock();
         state.is_failing = is_failing;
-        let ended = state.waiting.extract_if(.., |_, waiting| {
+        let last = if is_failing { u64::MAX } else { joins };
+        let ended = state.waiting.extract_if(..=last, |_, waiting| {
             waiting.looks.as_mut().is_some_and(|looks| {
                 looks.remove(&shard);
                 looks.is_empty() || is_failing
@@ -280,6 +280,7 @@ impl<T> Drop for ReaderEntry<T> {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
+    use futures_util::future::join_all;
     use tokio::time::Instant;
 
     use super::*;
@@ -352,20 +353,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_idle_shard_among_crowded_readers_rests_until_a_pull_joins() {
+    async fn an_idle_shard_rests_while_readers_are_crowded_until_a_pull_joins() {
         let polls = polls();
         let begun = Instant::now();
         let joins = polls.joins();
-        polls.rest(4, joins).await;
+        polls.rest(joins).await;
         assert_eq!(begun.elapsed(), Duration::from_millis(50));
-        polls.rest(1000, joins).await;
+        // A thousand reads a second at most.
+        join_all((0..1000).map(|_| polls.rest(joins))).await;
         assert_eq!(begun.elapsed(), Duration::from_millis(1050));
-        let mut rest = pin!(polls.rest(4, joins));
+        let mut rest = pin!(polls.rest(joins));
         assert!(rest.as_mut().now_or_never().is_none());
         let _pull = polls.join(1, None);
         rest.await;
         // It joined during the read.
-        polls.rest(4, joins).await;
+        polls.rest(joins).await;
         assert_eq!(begun.elapsed(), Duration::from_millis(1050));
     }
 
@@ -376,16 +378,22 @@ mod tests {
         let _long = polls.join(1, None);
         let mut look = polls.join(1, Some(shards.into()));
         assert_eq!(polls.block(shards[0], false, BLOCK), Duration::ZERO);
-        polls.looked(shards[0], false);
+        polls.looked(shards[0], polls.joins() - 1, false);
+        assert_eq!(
+            polls.block(shards[0], false, BLOCK),
+            Duration::ZERO,
+            "it joined later"
+        );
+        polls.looked(shards[0], polls.joins(), false);
         assert_eq!(polls.block(shards[0], false, BLOCK * 9), BLOCK);
         let empty = oneshot::error::TryRecvError::Empty;
         assert_eq!(look.answer.try_recv(), Err(empty));
-        polls.looked(shards[1], false);
+        polls.looked(shards[1], polls.joins(), false);
         let closed = || Err(oneshot::error::TryRecvError::Closed);
         assert_eq!(look.answer.try_recv(), closed());
         assert_eq!(counts(&polls), (1, 1, 1));
         let mut look = polls.join(1, Some(shards.into()));
-        polls.looked(shards[0], true);
+        polls.looked(shards[0], 0, true);
         assert_eq!(look.answer.try_recv(), closed());
         assert!(polls.is_failing());
     }

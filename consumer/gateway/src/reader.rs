@@ -52,7 +52,7 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
         let topic = broker.known(&group.topic);
         let Some(topic) = topic.filter(|topic| topic.has(shard)) else {
             // The topic was resharded.
-            polls.looked(shard, false);
+            polls.looked(shard, polls.joins(), false);
             break;
         };
         entry = Some(own);
@@ -66,7 +66,7 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
         let is_cut = AtomicBool::new(false);
         let unwanted = async {
             tokio::select! {
-                // One that does not block must reach Redis: pulls that do not wait would cut it off.
+                // A read that does not block must reach Redis, so pulls that do not wait must not cut it off.
                 () = unwanted, if !block.is_zero() => is_cut.store(true, Ordering::Relaxed),
                 () = shutdown.draining().cancelled() => {}
             }
@@ -84,11 +84,11 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
                 outage.recovered();
                 // A read that was cut off may not have reached Redis.
                 if !is_cut.load(Ordering::Relaxed) {
-                    polls.looked(shard, false);
+                    polls.looked(shard, joins, false);
                 }
                 if is_crowded {
                     drop(taken);
-                    let rest = polls.rest(shards, joins);
+                    let rest = polls.rest(joins);
                     let _ = shutdown.draining().run_until_cancelled(rest).await;
                 }
             }
@@ -104,7 +104,7 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
             }
             Err(error) => {
                 source = Source::default();
-                polls.looked(shard, true);
+                polls.looked(shard, joins, true);
                 drop(taken);
                 let pause = outage.failed(&error);
                 let _ = shutdown.draining().run_until_cancelled(sleep(pause)).await;

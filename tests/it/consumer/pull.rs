@@ -556,9 +556,9 @@ async fn an_ended_delivery_holds_no_connection_and_no_memory() {
     assert!(length < 512 * 1_000, "{length} bytes");
 }
 
-/// Redis ends a call that blocks for a few milliseconds up to 100 ms late if it has nothing else to do.
+/// While Redis is idle, it ends a call that blocks for a few milliseconds up to 100 ms late.
 #[tokio::test(flavor = "multi_thread")]
-async fn shards_that_share_a_pull_are_looked_at_without_waiting_for_redis() {
+async fn shards_that_share_a_pull_are_read_without_waiting_for_redis() {
     let site = Site::start("[topics.t]\nshards = 8", "").await;
     let api = site.api(0);
     let rounds = 10;
@@ -567,7 +567,7 @@ async fn shards_that_share_a_pull_are_looked_at_without_waiting_for_redis() {
         site.stats("t").await;
     }
     // The counts of a topic take as many reads.
-    let spare = begun.elapsed() * 3 + Duration::from_millis(500);
+    let spare = begun.elapsed() * 3 + Duration::from_secs(2);
     let begun = Instant::now();
     for _ in 0..rounds {
         let path = "/v1/topics/t/groups/default/pull";

@@ -5,6 +5,7 @@
 
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -14,7 +15,7 @@ use lisa_core::redis::Reader;
 use lisa_core::state::Attempt;
 use lisa_core::topic::{Group, Shard};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::target::{Reservation, Target};
@@ -28,10 +29,12 @@ use crate::worker::trial;
 const BATCH: usize = MAX_BATCH;
 /// The longest time that a read waits for a message.
 pub const BLOCK: Duration = Duration::from_secs(5);
-/// The pause between two reads of an idle shard while shards compete for permits, unless there are many shards.
+/// The pause between two reads of an idle shard while shards compete for permits, unless many shards of the process do.
 const CROWDED_PAUSE: Duration = Duration::from_millis(50);
-/// The same for each shard of a topic with many.
+/// The part of this pause for each shard of the process that rests.
 const CROWDED_PAUSE_OF_EACH: Duration = Duration::from_millis(1);
+/// The number of shards of the process that rest.
+static RESTING: AtomicU32 = AtomicU32::new(0);
 /// The interval between requests to end a read that is no longer wanted.
 const UNBLOCK_EVERY: Duration = Duration::from_millis(50);
 
@@ -75,10 +78,7 @@ pub(crate) async fn run(queue: &SettleQueue) {
                 } else if block.is_zero() {
                     // Another shard may have a message for them.
                     drop((permits, probe));
-                    tokio::select! {
-                        () = sleep(crowded_pause(topic.shards().len())) => {}
-                        () = worker.draining().cancelled() => return,
-                    }
+                    rest(worker.draining().cancelled()).await;
                 }
             }
             Err(error) => {
@@ -267,8 +267,8 @@ pub async fn read(
     }
 }
 
-/// Returns how long a read may block: not at all if other shards may wait for the last permit or for the probe, and at most half a
-/// lease, since the lease counts from the start of the read.
+/// Returns how long a read may block: not at all if other shards may be waiting for the last permit or for the probe, and at most
+/// half a lease, since the lease counts from the start of the read.
 fn block(worker: &ShardWorker, topic: &TopicHandle, is_probing: bool) -> Duration {
     let is_crowded = is_probing || worker.permits.handlers.available_permits() == 0;
     if is_crowded && topic.shards().len() > 1 {
@@ -277,12 +277,19 @@ fn block(worker: &ShardWorker, topic: &TopicHandle, is_probing: bool) -> Duratio
     BLOCK.min(topic.settings().lease / 2)
 }
 
-/// Returns the pause between two reads of an idle shard while the shards of its topic compete for permits: at least 50 ms, so that
-/// it costs Redis little.
-#[must_use]
-pub fn crowded_pause(shards: usize) -> Duration {
-    let shards = u32::try_from(shards).unwrap_or(u32::MAX);
-    CROWDED_PAUSE.max(CROWDED_PAUSE_OF_EACH.saturating_mul(shards))
+/// Rests between two reads of an idle shard while shards compete for permits: for 50 ms, or for longer if many shards of the process rest,
+/// so that all of them together make at most 1,000 such reads a second. Ends early once `until` completes.
+pub async fn rest(until: impl Future<Output = ()>) {
+    struct Resting;
+    impl Drop for Resting {
+        fn drop(&mut self) {
+            RESTING.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    let resting = RESTING.fetch_add(1, Ordering::Relaxed) + 1;
+    let _resting = Resting;
+    let pause = CROWDED_PAUSE_OF_EACH.saturating_mul(resting);
+    let _ = timeout(CROWDED_PAUSE.max(pause), until).await;
 }
 
 /// Fetches the records of the messages of a read that began at `begun`, and starts each delivery when its record arrives.
