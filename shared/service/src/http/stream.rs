@@ -26,7 +26,7 @@ use super::HttpLimits;
 
 /// The number of bytes discarded at a time while closing.
 const LINGER_BUFFER: usize = 16 * 1024;
-/// The bytes discarded before a pause, so that those who send much leave the processor to the others.
+/// The number of bytes that are discarded before a pause, so that clients that send a lot leave CPU time for others.
 const LINGER_PART: usize = 64 * 1024;
 /// The pause after each part.
 const LINGER_PAUSE: Duration = Duration::from_millis(5);
@@ -133,7 +133,9 @@ pub(super) struct Stream {
     hurried: bool,
     /// The timer that runs while the rest of a body is discarded.
     linger: Option<Pin<Box<Sleep>>>,
-    /// The pause between two parts of it.
+    /// The bytes of a body that were discarded since the last pause.
+    discarded: usize,
+    /// The pause between two parts of the discarded body.
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -149,6 +151,7 @@ impl Stream {
             taken: 0,
             hurried: false,
             linger: None,
+            discarded: 0,
             pause: None,
         }
     }
@@ -290,7 +293,6 @@ impl AsyncWrite for Stream {
             .linger
             .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         let mut rest = [0; LINGER_BUFFER];
-        let mut discarded = 0;
         loop {
             // Checked in each iteration: a client that never stops sending must not exceed the limit.
             if linger.as_mut().poll(cx).is_ready() {
@@ -305,9 +307,9 @@ impl AsyncWrite for Stream {
             if buf.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            discarded += buf.filled().len();
-            if discarded >= LINGER_PART {
-                discarded = 0;
+            this.discarded += buf.filled().len();
+            if this.discarded >= LINGER_PART {
+                this.discarded = 0;
                 this.pause = timer(LINGER_PAUSE);
             }
         }
