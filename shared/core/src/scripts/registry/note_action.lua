@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- note_action: adds an action to the audit log. Once the log is full, the oldest actions of the authors that have the most go.
+-- note_action: adds an action to the audit log. Once the log is full, removes the oldest actions of the authors with the most.
 --
 -- KEYS[1] audit   stream   actions: via, who, action, …
--- ARGV[1] kept    count    the actions that are kept; a tenth more before any go
+-- ARGV[1] kept    count    the number of actions to keep; up to a tenth more are stored before any are removed
 -- ARGV[2] fields  list     pairs: a field and its value
 --
--- Returns 'noted', and the number of actions that went.
--- Cost O(1); O(kept) after each tenth of `kept` actions.
+-- Returns 'noted', and the number of actions that were removed.
+-- Cost O(1); O(kept) once every kept/10 actions.
 -- Safe to repeat, but the log then has the action twice.
 local AUDIT = KEYS[1]
 local kept = tonumber(ARGV[1])
@@ -45,10 +45,12 @@ end
 local old = {}
 for _, entry in ipairs(entries) do
   local name = who(entry)
-  if count_of[name] > share then
+  if count_of[name] > math.max(share, 1) and #old < kept then
     count_of[name] = count_of[name] - 1
     old[#old + 1] = entry[1]
   end
 end
-redis.call('XDEL', AUDIT, unpack(old))
+if #old > 0 then
+  redis.call('XDEL', AUDIT, unpack(old))
+end
 return {'noted', #old}
