@@ -446,7 +446,7 @@ impl Broker {
     }
 
     /// Returns what a registered topic counts against a quota; `None` if it was removed. One that cannot be read counts as if it
-    /// had no limit.
+    /// had no limit; if its content counts and its server does not answer, that is an error.
     async fn counted_of(
         &self,
         count: Count,
@@ -465,7 +465,9 @@ impl Broker {
         match counted {
             Ok(counted) => Ok(Some(counted)),
             Err(BrokerError::UnknownTopic(_) | BrokerError::ShardGone { .. }) => Ok(None),
-            Err(error) if error.is_of_one_topic() => Ok(Some(Extent::default().into())),
+            Err(error) if count == Count::Limits || error.is_of_one_topic() => {
+                Ok(Some(Extent::default().into()))
+            }
             Err(error) => Err(error),
         }
     }

@@ -1,8 +1,8 @@
 //! The quota of a client: the most that the topics that it reaches may hold together.
 //!
 //! The limits that topics declare are summed up, not their messages. So a send is checked against the limit of its topic alone, and a
-//! change of a topic against the quota. Their streams are summed up, too, because each costs Redis memory and the managers calls, also at
-//! rest.
+//! change of a topic against the quota. Their streams are summed up, too, because each costs memory in Redis and calls by the
+//! managers, even when idle.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::topic::{Group, NamePattern, Topic, TopicSettings};
 /// The number of topics of a relay at which no call creates another one. Each topic costs every process memory and reads, also at rest.
 pub const MAX_TOPICS: usize = 10_000;
 
-/// The most topics, and the most streams, messages and bytes in them, that a client may declare.
+/// The largest number of topics that a client may declare, and of the streams, messages and bytes in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicQuota {
     /// The topics that count: those that the client reaches.
@@ -73,9 +73,9 @@ pub enum OverQuota {
         /// The number of topics that it reaches.
         topics: usize,
     },
-    /// The client has created too many topics lately, and removed some of them.
+    /// The client creates topics too fast, and has removed some of them.
     Created {
-        /// The number that it may create at once.
+        /// The number that it may create in a burst.
         at_once: u32,
     },
     /// The topics would exceed a quota of streams, messages or bytes.
@@ -111,7 +111,7 @@ impl fmt::Display for OverQuota {
             ),
             Self::Created { at_once } => write!(
                 f,
-                "the token has created {at_once} topics lately, and may create another one in a second; nothing was changed"
+                "the token creates topics too fast: it may create {at_once} in a burst and then one a second; nothing was changed"
             ),
             Self::Sum {
                 quota,
@@ -168,8 +168,8 @@ impl TopicQuota {
         let max_streams = Field::new(
             MAX_STREAMS,
             None,
-            "The largest number of streams of these topics: each group has one on each shard, and a shard without groups counts as one. \
-             Requires `topics`. By default, 10,000 for a token with `topics`, and any number for others.",
+            "The largest number of streams of the topics that the token reaches: one for each group on each shard, or one for each shard \
+             of a topic without groups. Requires `topics`. By default, 10,000 for a token with `topics`, and any number for others.",
         );
         let max_streams: Option<u32> = from.read(max_streams, Any);
         let max_messages = Field::new(
@@ -213,7 +213,7 @@ impl TopicQuota {
         })
     }
 
-    /// Returns true if it bounds what the topics hold, and not only their numbers.
+    /// Returns true if it bounds what the topics hold, and not only the numbers of topics and streams.
     #[must_use]
     pub fn bounds_content(&self) -> bool {
         self.max_messages.is_some() || self.max_bytes.is_some()
@@ -348,16 +348,16 @@ impl TopicQuota {
 }
 
 impl TopicSettings {
-    /// Returns the groups of a topic with these settings that had these groups: a group that the settings no longer name stays until it
-    /// is dropped. Those of instances, which come and go, are left out.
+    /// Returns the groups that a topic with these groups has after it gets these settings: a group that the settings no longer name stays
+    /// until it is dropped. Those of instances, which come and go, are left out.
     #[must_use]
     pub fn groups_after<'a>(&'a self, had: &'a [Group]) -> BTreeSet<&'a Group> {
         let had = had.iter().filter(|group| !group.is_of_instance());
         had.chain(&self.groups).collect()
     }
 
-    /// Returns the extent of a topic with these settings that had these groups. All shards together may hold more than the limit, as the
-    /// [share](Self::per_shard) of each is rounded up.
+    /// Returns the extent that a topic with these groups has after it gets these settings. All shards together may hold more than the
+    /// limit, as the [share](Self::per_shard) of each is rounded up.
     #[must_use]
     pub fn extent(&self, had: &[Group]) -> Extent {
         let shards = u64::from(self.shards.max(1));
@@ -407,12 +407,13 @@ impl Extent {
         }
     }
 
-    /// Returns the larger number of both, of each kind. No limit is the largest.
+    /// Returns the larger of both numbers of each kind. No limit is the largest.
     #[must_use]
     pub fn or_larger(self, other: Self) -> Self {
         let larger = |one: Option<u64>, other: Option<u64>| Some(one?.max(other?));
         Self {
-            streams: larger(self.streams, other.streams),
+            // A process of an older version does not claim them.
+            streams: self.streams.max(other.streams),
             messages: larger(self.messages, other.messages),
             bytes: larger(self.bytes, other.bytes),
         }
