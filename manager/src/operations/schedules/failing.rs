@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lisa_core::broker::BrokerError;
+use lisa_core::broker::{BrokerError, StoredSchedule};
 use lisa_core::time::shorten_to;
 use lisa_core::topic::{ScheduleName, Topic};
 use lisa_service::http::client::{reach, reaches, reaches_named};
 
 use super::Schedules;
 
-/// The most failing schedules that are read.
+/// The largest number of failing schedules that are read.
 const READ: usize = 1000;
-/// The most schedules of a topic that are named.
+/// The largest number of schedules of a topic that are named.
 const NAMED: usize = 3;
 /// The longest text of an error that is shown, in characters.
 const ERROR: usize = 120;
@@ -42,7 +42,7 @@ impl FailingOfTopic {
         self.names.first()
     }
 
-    /// Names the schedules, or counts some of them, and shows the error of the first one.
+    /// Returns the names of the first schedules, the number of the others, and the error of the first one, in words.
     pub(crate) fn text(&self) -> String {
         let names: Vec<_> = self.names.iter().map(ScheduleName::as_str).collect();
         let noun = match self.count {
@@ -66,8 +66,8 @@ impl FailingSchedules {
 }
 
 impl Schedules<'_> {
-    /// Returns the schedules that the client reaches whose last send failed, without those that are paused: the first thousand by
-    /// name, or fewer if their definitions are large. One that a configuration declares is among them if it is that of this process.
+    /// Returns the schedules that the client reaches and whose last send failed, except those that are paused: the first 1,000 by name.
+    /// One that a configuration declares is included only if this process has that configuration.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -80,22 +80,35 @@ impl Schedules<'_> {
         names.retain(|name| reach.has_schedule(name));
         let count = names.len();
         let names: Vec<_> = names.into_iter().take(READ).collect();
-        let read = self.broker.read_schedules(&names).await?;
         let mut failing = FailingSchedules {
-            is_cut: read.len() < count,
+            is_cut: names.len() < count,
             ..FailingSchedules::default()
         };
+        let mut rest = &names[..];
+        while !rest.is_empty() {
+            // Fewer at a time if their definitions are large.
+            let read = self.broker.read_schedules(rest).await?;
+            rest = rest.get(read.len().max(1)..).unwrap_or_default();
+            failing.add(self, read);
+        }
+        Ok(failing)
+    }
+}
+
+impl FailingSchedules {
+    /// Adds those of these schedules that the client reaches.
+    fn add(&mut self, schedules: Schedules<'_>, read: Vec<StoredSchedule>) {
         for stored in read {
-            let topic = match self.parse(&stored) {
+            let topic = match schedules.parse(&stored) {
                 Some(Ok((schedule, _))) if reaches(&schedule.topic) => Some(schedule.topic),
                 Some(Err(_)) if reaches_named(None) => None,
-                // Of another team, removed in the meantime, or of the file of other managers.
+                // Of another team, removed in the meantime, or in the file of other managers.
                 Some(_) | None => continue,
             };
             let Some((_, error)) = stored.faults.error.filter(|_| stored.paused.is_none()) else {
                 continue;
             };
-            let of_topic = failing.topics.entry(topic).or_insert(FailingOfTopic {
+            let of_topic = self.topics.entry(topic).or_insert(FailingOfTopic {
                 names: Vec::new(),
                 count: 0,
                 error,
@@ -105,6 +118,5 @@ impl Schedules<'_> {
                 of_topic.names.push(stored.name);
             }
         }
-        Ok(failing)
     }
 }

@@ -16,8 +16,7 @@
 -- Returns 'done', and whether that changed anything: 1 or 0; 'absent' if there is no such schedule.
 -- Cost O(log schedules).
 -- Safe to repeat.
-local SCHEDULE_DEFINITIONS, FIRES, SCHEDULES, SCHEDULE_PROGRESS, PAUSED_SCHEDULES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local SCHEDULE_FAULTS, FAILING_SCHEDULES, RESUMED_SCHEDULES = KEYS[6], KEYS[7], KEYS[8]
+local SCHEDULE_DEFINITIONS, FIRES, SCHEDULES, SCHEDULE_PROGRESS, PAUSED_SCHEDULES, SCHEDULE_FAULTS, FAILING_SCHEDULES, RESUMED_SCHEDULES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local schedule, how, declared = ARGV[1], ARGV[2], ARGV[3] == '1'
 
 local is_stored = redis.call('HEXISTS', SCHEDULE_DEFINITIONS, schedule) == 1
@@ -41,10 +40,13 @@ local progress = declared and SCHEDULES or SCHEDULE_PROGRESS
 local time, rule = string.match(redis.call('HGET', progress, schedule) or '', '^(%d+) (.*)$')
 -- A time some seconds ahead was sent for.
 if time and (tonumber(time) < now or tonumber(time) > now + 60000) then
-  -- One that was resumed before has not fired since.
+  -- If it was resumed before and has not fired since, the earlier time stays.
   local resumed, before = string.match(redis.call('HGET', RESUMED_SCHEDULES, schedule) or '', '^(%d+) (%d+)$')
   before = resumed == time and before or time
-  redis.call('HSET', RESUMED_SCHEDULES, schedule, whole(now) .. ' ' .. before)
+  -- A time far ahead was recorded before the clock was set back.
+  if tonumber(before) < now then
+    redis.call('HSET', RESUMED_SCHEDULES, schedule, whole(now) .. ' ' .. before)
+  end
   redis.call('HSET', progress, schedule, whole(now) .. ' ' .. rule)
 end
 local failed = string.match(redis.call('HGET', SCHEDULE_FAULTS, schedule) or '', '^%d+ %d+ (%d+) ')

@@ -15,8 +15,7 @@
 -- Returns 'removed'; 'absent' if there is none; 'other' and the version if it is another one.
 -- Cost O(log schedules).
 -- Safe to repeat: the second time there is none.
-local SCHEDULE_DEFINITIONS, SCHEDULE_NAMES, FIRES, SCHEDULE_PROGRESS, PAUSED_SCHEDULES, SCHEDULE_FAULTS, FAILING_SCHEDULES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local RESUMED_SCHEDULES = KEYS[8]
+local SCHEDULE_DEFINITIONS, SCHEDULE_NAMES, FIRES, SCHEDULE_PROGRESS, PAUSED_SCHEDULES, SCHEDULE_FAULTS, FAILING_SCHEDULES, RESUMED_SCHEDULES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local schedule, at = ARGV[1], tonumber(ARGV[2])
 
 if redis.call('HEXISTS', SCHEDULE_DEFINITIONS, schedule) == 0 then
