@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"strings"
 	"time"
@@ -108,6 +109,18 @@ func (b *body) json() ([]byte, error) {
 		return nil, wrong("payload: %v", err)
 	}
 	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), nil
+}
+
+// query returns the fields as the query of a URL.
+func (b *body) query() (string, error) {
+	query := url.Values{}
+	for name, value := range b.fields {
+		if at, isTime := value.(time.Time); isTime {
+			value = at.Format(time.RFC3339Nano)
+		}
+		query.Set(name, fmt.Sprint(value))
+	}
+	return "?" + query.Encode(), b.err()
 }
 
 // list is a list in an answer. It refuses further items before it decodes them: their values may take much more memory than their text.

@@ -38,8 +38,10 @@ type request struct {
 	// The query, with its question mark. It is not part of errors.
 	query string
 	// The body, as JSON.
-	content     []byte
-	key         string
+	content []byte
+	key     string
+	// The condition of a change: its header, and the value.
+	condition   [2]string
 	to          listener
 	hasPayloads bool
 	// The answer is 204, without a body.
@@ -179,6 +181,9 @@ func (c *Client) newRequest(ctx context.Context, r request) (*http.Request, erro
 	}
 	if r.key != "" {
 		sent.Header.Set("Lisa-Key", r.key)
+	}
+	if header, value := r.condition[0], r.condition[1]; header != "" {
+		sent.Header.Set(header, value)
 	}
 	if c.token == nil {
 		return sent, nil

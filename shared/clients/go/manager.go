@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
-	"net/url"
 	"time"
 )
 
@@ -76,26 +74,6 @@ type Requeued struct {
 	Missing []string
 }
 
-// Topic is a topic with the settings in force.
-type Topic struct {
-	// Topic is its name.
-	Topic string `json:"topic"`
-	// Epoch is the number of changes of its settings.
-	Epoch int `json:"epoch"`
-	// Settings are the settings, as JSON has them.
-	Settings map[string]any `json:"settings"`
-}
-
-// TopicRemoval is a topic that is being removed.
-type TopicRemoval struct {
-	// Topic is its name.
-	Topic string
-	// Removal is "drain" or "force". A removal by force stays one.
-	Removal string
-	// Stored is the number of messages that it still stores.
-	Stored int
-}
-
 // List lists messages, a page at a time. The manager answers it.
 func (c *Client) List(ctx context.Context, topic string, options ListOptions) (MessagePage, error) {
 	where, err := path(messagesPath(topic)...)
@@ -131,14 +109,7 @@ func (o ListOptions) query() (string, error) {
 	b.text("order", o.Order)
 	b.number("limit", o.Limit)
 	b.text("cursor", o.Cursor)
-	query := url.Values{}
-	for name, value := range b.fields {
-		if at, isTime := value.(time.Time); isTime {
-			value = at.Format(time.RFC3339Nano)
-		}
-		query.Set(name, fmt.Sprint(value))
-	}
-	return "?" + query.Encode(), b.err()
+	return b.query()
 }
 
 func readPage(text []byte, max int) (MessagePage, error) {
@@ -191,47 +162,4 @@ func (c *Client) Requeue(ctx context.Context, topic, group string, ids []string)
 		return Requeued{}, err
 	}
 	return Requeued{*answer.Done, *answer.Found, answer.Missing}, nil
-}
-
-// PutTopic creates a topic, or replaces its settings: those of topics.NAME in the configuration, such as {"lease": "1m"}. One that is
-// missing has the value of topic_defaults of the manager, and a number of shards stays. The manager answers it. If its configuration
-// declares the topic, the error is a [Problem] with the code "declared_in_file".
-func (c *Client) PutTopic(ctx context.Context, topic string, settings map[string]any) (Topic, error) {
-	b := newBody()
-	for name, value := range settings {
-		b.fields[name] = value
-	}
-	content, err := b.json()
-	if err != nil {
-		return Topic{}, err
-	}
-	r := request{method: http.MethodPut, content: content, to: toManager}
-	isComplete := func(a *Topic) bool { return a.Topic != "" && a.Epoch != 0 && a.Settings != nil }
-	return lookup(ctx, c, r, []string{"topics", topic}, nil, isComplete)
-}
-
-// RemoveTopic removes a topic: with how "drain" once it has delivered its messages, with "force" together with them. From then on, it
-// accepts no new messages. The manager answers it. The error is a [Problem] with the code "not_empty" if the topic has messages and how
-// is empty, with "declared_in_file" if the configuration of the manager declares it, and with "unknown_topic" if there is none, also if
-// an earlier try without an answer has removed it.
-func (c *Client) RemoveTopic(ctx context.Context, topic, how string) (TopicRemoval, error) {
-	r := request{method: http.MethodDelete, to: toManager}
-	switch how {
-	case "":
-	case "drain", "force":
-		r.query = "?how=" + how
-	default:
-		return TopicRemoval{}, wrong("how: %q is neither drain nor force", how)
-	}
-	type removal struct {
-		Topic   string `json:"topic"`
-		Removal string `json:"removal"`
-		Stored  *int   `json:"stored"`
-	}
-	isComplete := func(a *removal) bool { return a.Topic != "" && a.Removal != "" && a.Stored != nil }
-	answer, err := lookup(ctx, c, r, []string{"topics", topic}, nil, isComplete)
-	if err != nil {
-		return TopicRemoval{}, err
-	}
-	return TopicRemoval{answer.Topic, answer.Removal, *answer.Stored}, nil
 }

@@ -172,6 +172,8 @@ class Run:
         step.setdefault("topic", self.topic)
         if step["call"].endswith("_token"):
             step.setdefault("token", self.topic)
+        if step["call"].startswith("list_") and step.setdefault("prefix", self.topic) == "":
+            del step["prefix"]
         if step["call"].endswith("_schedule"):
             step.setdefault("schedule", self.topic)
         if "definition" in step:

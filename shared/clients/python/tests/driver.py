@@ -24,6 +24,8 @@ WHOLE = (
     lr.RescheduledKey,
     lr.Requeued,
     lr.Topic,
+    lr.TopicDetails,
+    lr.TopicList,
     lr.TopicRemoval,
     lr.SchedulePaused,
     lr.ScheduleRun,
@@ -203,11 +205,17 @@ class Driver:
     async def requeue(self, topic: str, ids: Any, **group: str) -> Any:
         return shown(await attempt(self.lisa.requeue, topic, ids, **group))
 
-    async def put_topic(self, topic: str, settings: Any) -> Any:
-        return shown(await attempt(self.lisa.put_topic, topic, settings))
+    async def list_topics(self, topic: str, **prefix: str) -> Any:
+        return shown(await attempt(self.lisa.list_topics, **prefix))
 
-    async def remove_topic(self, topic: str, **how: Any) -> Any:
-        return shown(await attempt(self.lisa.remove_topic, topic, **how))
+    async def get_topic(self, topic: str) -> Any:
+        return shown(await attempt(self.lisa.get_topic, topic))
+
+    async def put_topic(self, topic: str, settings: Any, **condition: Any) -> Any:
+        return shown(await attempt(self.lisa.put_topic, topic, settings, **condition))
+
+    async def remove_topic(self, topic: str, **options: Any) -> Any:
+        return shown(await attempt(self.lisa.remove_topic, topic, **options))
 
     async def put_schedule(self, topic: str, schedule: str, definition: Any) -> Any:
         return shown(await attempt(self.lisa.put_schedule, schedule, definition))

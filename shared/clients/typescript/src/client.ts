@@ -16,6 +16,7 @@ const encoder = new TextEncoder();
 /** The largest limit of a page. */
 const MAX_PAGE = 1000;
 const REMOVALS = ["drain", "force"];
+const GROUP_COUNTS = ["backlog", "parked", "ready", "in_flight", "retry", "garbage", "consumers", "oldest_due_age_ms", "oldest_ready_age_ms"];
 
 /** The configuration of a client. */
 export interface LisaOptions extends HttpOptions {
@@ -182,9 +183,93 @@ export interface Requeued {
 /** A topic with the settings in force. */
 export interface Topic {
   topic: string;
-  /** The number of changes of its settings. */
+  /** It grows with each change of the topic, and goes on if the topic is created again. */
   epoch: number;
   settings: Record<string, unknown>;
+  /** All its groups, including those that the settings do not name. */
+  groups: string[];
+  /** Missing unless it is being removed. */
+  removal?: Removal;
+  /** True while its number of shards is changed. */
+  resharding?: boolean;
+}
+
+/** Topics by name. */
+export interface TopicList {
+  topics: Topic[];
+  /** The topics whose settings cannot be read, and the reason. */
+  damaged: { topic: string; error: string }[];
+}
+
+/** A topic with its settings, groups and counts. */
+export interface TopicDetails extends Omit<Topic, "groups" | "resharding"> {
+  created_at?: string;
+  groups: GroupStats[];
+  stats: TopicStats;
+}
+
+/** The numbers of messages of a topic, at one instant of each shard. */
+export interface TopicStats {
+  /** Those that are stored, including garbage (dead letters). Each counts once, for any number of groups. */
+  stored: number;
+  /** Those that are not yet due. */
+  waiting: number;
+  next_due?: string;
+  /** The age of the oldest message that is due and that no consumer holds, in milliseconds. */
+  overdue_ms: number;
+  /** The ended ids that are remembered for the `dedup_window`. */
+  tombstones: number;
+  paused: boolean;
+  /** The size of the stored messages, if `max_bytes` limits it. */
+  bytes?: number;
+  /** True if a shard refuses sends. */
+  full?: boolean;
+  /** Those that are still on retiring shards, while the number of shards is changed. */
+  migrating?: number;
+  /** The counters since the topic was created. */
+  counters: Record<string, number>;
+  /** It must be 0. */
+  conservation_error: number;
+}
+
+/** The numbers of messages of a group by state, at one instant of each shard. */
+export interface GroupStats {
+  group: string;
+  /** Those that are due, and held back by a limit or a pause. */
+  backlog: number;
+  /** Those that are due, behind an earlier message of their ordering key. */
+  parked: number;
+  ready: number;
+  in_flight: number;
+  retry: number;
+  garbage: number;
+  /** The consumers that have reported within the last 30 s. */
+  consumers: number;
+  /** The age of the oldest message that is due and that no consumer holds, in milliseconds since its due time. */
+  oldest_due_age_ms: number;
+  /** The age of the first ready message that no consumer has read, in milliseconds since its due time. */
+  oldest_ready_age_ms: number;
+  /** False if the settings do not name it; missing if it belongs to one running consumer. */
+  configured?: boolean;
+  paused?: boolean;
+  /** Missing unless the group is being removed. */
+  retiring?: "drain" | "drop";
+  /** True if it belongs to one running consumer. */
+  instance?: boolean;
+  /** True if messages are ready, and no consumer has ever read one. */
+  never_read?: boolean;
+}
+
+/** The condition of a change. Otherwise, the call throws a `Problem` with the code `precondition_failed`. */
+export interface Condition {
+  /** Changes it only if it has this `epoch` or `version`. */
+  if_match?: number | undefined;
+}
+
+/** The condition of a put. What exists and is already as it says succeeds in any case. */
+export interface PutCondition extends Condition {
+  /** Changes nothing that exists. */
+  create_only?: boolean | undefined;
 }
 
 /** The treatment of the messages of a topic that is removed: they are delivered first, or removed, too. */
@@ -359,19 +444,36 @@ export class Lisa {
     return this.#call(request, (body) => withList("missing", counts(body, "done", "found")) as unknown as Requeued);
   }
 
+  /** Lists all topics by name, or those whose name starts with `prefix`, with their settings. */
+  async listTopics(prefix?: string): Promise<TopicList> {
+    // Up to 10,000 topics.
+    const request = { method: "GET", path: `/v1/topics${queryOf({ prefix })}`, to: "manager" as const, hasPayloads: true };
+    return this.#call(request, (body) => {
+      const { topics, damaged } = withList("damaged", withItems("topics", object(body))) as { topics: unknown[]; damaged: unknown[] };
+      return { topics: topics.map(readTopic), damaged: damaged.map((one) => object(one, "topic", "error")) } as unknown as TopicList;
+    });
+  }
+
+  /** Returns a topic with its settings, groups and counts. Throws a `Problem` with the code `unknown_topic` if there is none. */
+  async getTopic(topic: string): Promise<TopicDetails> {
+    return this.#call({ method: "GET", path: path("topics", topic), to: "manager" }, (body) => {
+      const answer = withItems("groups", counts(object(body, "topic"), "epoch"));
+      object(answer.settings);
+      object(flags(counts(answer.stats, "stored", "waiting", "overdue_ms", "tombstones", "conservation_error"), "paused").counters);
+      for (const group of answer.groups as unknown[]) counts(object(group, "group"), ...GROUP_COUNTS);
+      return answer as unknown as TopicDetails;
+    });
+  }
+
   /**
    * Creates a topic, or replaces its settings: those of `topics.NAME` in the configuration. One that is missing has the value of
    * `topic_defaults` of the manager, and a number of shards stays. Throws a `Problem` with the code `declared_in_file` if the
    * configuration of the manager declares the topic.
    */
-  async putTopic(topic: string, settings: Readonly<Record<string, unknown>>): Promise<Topic> {
+  async putTopic(topic: string, settings: Readonly<Record<string, unknown>>, condition: PutCondition = {}): Promise<Topic> {
     if (typeof settings !== "object" || settings === null || Array.isArray(settings)) throw new TypeError("settings: is not an object");
     const request = { method: "PUT", path: path("topics", topic), content: JSON.stringify(settings), to: "manager" as const };
-    return this.#call(request, (body) => {
-      const answer = counts(object(body, "topic"), "epoch");
-      object(answer.settings);
-      return answer as unknown as Topic;
-    });
+    return this.#call({ ...request, headers: putHeaders(condition) }, readTopic);
   }
 
   /**
@@ -380,11 +482,11 @@ export class Lisa {
    * the configuration of the manager declares the topic, and with `unknown_topic` if there is none, also if an earlier try without
    * an answer has removed it.
    */
-  async removeTopic(topic: string, how?: Removal): Promise<TopicRemoval> {
+  async removeTopic(topic: string, how?: Removal, condition: Condition = {}): Promise<TopicRemoval> {
     if (how !== undefined && !REMOVALS.includes(how)) throw new TypeError(`how: ${String(how)} is neither drain nor force`);
     const query = how === undefined ? "" : `?how=${how}`;
     const request = { method: "DELETE", path: path("topics", topic) + query, to: "manager" as const };
-    return this.#call(request, (body) => counts(object(body, "topic", "removal"), "stored") as unknown as TopicRemoval);
+    return this.#call({ ...request, headers: conditionHeaders(condition) }, (body) => counts(object(body, "topic", "removal"), "stored") as unknown as TopicRemoval);
   }
 
   /**
@@ -598,6 +700,35 @@ function readPaused(body: unknown): SchedulePaused {
 /** Throws `TypeError` if an argument is not a string, or is empty. */
 function check(name: string, value: unknown): void {
   if (typeof value !== "string" || value === "") throw new TypeError(`${name}: ${String(value)} is not a string, or is empty`);
+}
+
+function readTopic(body: unknown): Topic {
+  const answer = withItems("groups", counts(object(body, "topic"), "epoch"));
+  object(answer.settings);
+  return answer as unknown as Topic;
+}
+
+/** Returns the query of a list. Each text in its options must have a character. */
+function queryOf(options: Record<string, string | number | null | undefined>): string {
+  const given = Object.entries(options).filter(([, value]) => value !== undefined && value !== null);
+  for (const [name, value] of given) if (name !== "limit") check(name, value);
+  return given.length === 0 ? "" : `?${new URLSearchParams(given.map(([name, value]) => [name, String(value)]))}`;
+}
+
+/** Returns the headers of the condition of a put. */
+function putHeaders({ create_only: isNew = false, ...condition }: PutCondition): Record<string, string> {
+  if (typeof isNew !== "boolean") throw new TypeError(`create_only: ${String(isNew)} is not a boolean`);
+  if (isNew && condition.if_match !== undefined) throw new TypeError("create_only: cannot be combined with if_match");
+  return isNew ? { "if-none-match": "*" } : conditionHeaders(condition);
+}
+
+/** Returns the headers of the condition of a change. */
+function conditionHeaders({ if_match: version, ...others }: Condition): Record<string, string> {
+  const [unknown] = Object.keys(others);
+  if (unknown !== undefined) throw new TypeError(`${unknown}: is not a condition of this call`);
+  if (version === undefined) return {};
+  if (!Number.isSafeInteger(version) || version < 1) throw new TypeError(`if_match: ${String(version)} is not a version: use an integer of at least 1`);
+  return { "if-match": `"${version}"` };
 }
 
 function keyHeader(key: string | undefined): Record<string, string> {

@@ -3,8 +3,9 @@
 export { Lisa } from "./client.js";
 export { Delivery } from "./delivery.js";
 export type {
-  Cancelled, CancelledKey, ChangedToken, FailedAttempt, GarbageReason, GroupState, LisaOptions, ListedMessage, ListOptions, Message, MessagePage, NewMessage,
-  Removal, RescheduledKey, Requeued, RotationStep, Schedule, SchedulePaused, ScheduleRun, SendOptions, Sent, Topic, TopicRemoval,
+  Cancelled, CancelledKey, ChangedToken, Condition, FailedAttempt, GarbageReason, GroupState, GroupStats, LisaOptions, ListedMessage, ListOptions, Message,
+  MessagePage, NewMessage, PutCondition, Removal, RescheduledKey, Requeued, RotationStep, Schedule, SchedulePaused, ScheduleRun, SendOptions, Sent, Topic,
+  TopicDetails, TopicList, TopicRemoval, TopicStats,
 } from "./client.js";
 export type { Ended, PullOptions } from "./delivery.js";
 export type { Outcome } from "./outcome.js";

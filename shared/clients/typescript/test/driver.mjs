@@ -89,8 +89,10 @@ const commands = {
   cancel_key: ({ topic, key }) => plain(() => lisa.cancelKey(topic, key)),
   reschedule_key: ({ topic, key, options }) => plain(() => lisa.rescheduleKey(topic, key, options)),
   requeue: ({ topic, ids, group }) => plain(() => lisa.requeue(topic, ids, group)),
-  put_topic: ({ topic, settings }) => plain(() => lisa.putTopic(topic, settings)),
-  remove_topic: ({ topic, how }) => plain(() => lisa.removeTopic(topic, how)),
+  list_topics: ({ prefix }) => plain(() => lisa.listTopics(prefix)),
+  get_topic: ({ topic }) => plain(() => lisa.getTopic(topic)),
+  put_topic: ({ topic, settings, ...condition }) => plain(() => lisa.putTopic(topic, settings, condition)),
+  remove_topic: ({ topic, how, ...condition }) => plain(() => lisa.removeTopic(topic, how, condition)),
   put_schedule: async ({ schedule, definition }) => {
     const made = await plain(() => lisa.putSchedule(schedule, definition));
     return made.error ? made : { ...made, next_times: made.next_times.map(Date.parse) };

@@ -28,6 +28,9 @@ type command struct {
 	Lease       string
 	Settings    map[string]any
 	How         string
+	Prefix      string
+	IfMatch     *int64 `json:"if_match"`
+	CreateOnly  bool   `json:"create_only"`
 	Schedule    string
 	Definition  map[string]any
 	Step        string
@@ -35,6 +38,17 @@ type command struct {
 	MaxPerKey   int `json:"max_per_key"`
 	Handler     handler
 	StopAfter   int `json:"stop_after"`
+}
+
+func (c command) conditions() []lisarelay.Condition {
+	var all []lisarelay.Condition
+	if c.IfMatch != nil {
+		all = append(all, lisarelay.IfMatch(*c.IfMatch))
+	}
+	if c.CreateOnly {
+		all = append(all, lisarelay.CreateOnly())
+	}
+	return all
 }
 
 type driver struct {
@@ -87,11 +101,15 @@ func (d *driver) answer(c command) any {
 		}
 		done, err := d.client.Requeue(ctx, c.Topic, group, c.IDs)
 		return result(map[string]any{"done": done.Done, "found": done.Found, "missing": texts(done.Missing)}, err)
+	case "list_topics":
+		found, err := d.client.ListTopics(ctx, c.Prefix)
+		return result(map[string]any{"topics": found.Topics, "damaged": append([]lisarelay.DamagedTopic{}, found.Damaged...)}, err)
+	case "get_topic":
+		return result(d.client.GetTopic(ctx, c.Topic))
 	case "put_topic":
-		made, err := d.client.PutTopic(ctx, c.Topic, c.Settings)
-		return result(map[string]any{"topic": made.Topic, "epoch": made.Epoch, "settings": made.Settings}, err)
+		return result(d.client.PutTopic(ctx, c.Topic, c.Settings, c.conditions()...))
 	case "remove_topic":
-		removed, err := d.client.RemoveTopic(ctx, c.Topic, c.How)
+		removed, err := d.client.RemoveTopic(ctx, c.Topic, c.How, c.conditions()...)
 		return result(map[string]any{"topic": removed.Topic, "removal": removed.Removal, "stored": removed.Stored}, err)
 	case "put_schedule":
 		made, err := d.client.PutSchedule(ctx, c.Schedule, c.Definition)

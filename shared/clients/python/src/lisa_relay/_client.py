@@ -46,6 +46,8 @@ from ._types import (
     SendOptions,
     Sent,
     Topic,
+    TopicDetails,
+    TopicList,
     TopicRemoval,
 )
 from ._work import Event, Size, Worker, WorkerCalls, check_arguments
@@ -172,12 +174,22 @@ class _Client:
         request = flows.requeue_request(topic, ids, group)
         return (yield from flows.exchange(request, self._tries, types.reader(Requeued)))
 
-    def _put_topic(self, topic: str, settings: Mapping[str, Any]) -> flows.Flow[Topic]:
-        request = flows.topic_request(topic, settings)
+    def _list_topics(self, prefix: str | None) -> flows.Flow[TopicList]:
+        request = flows.topics_request(prefix)
+        return (yield from flows.exchange(request, self._tries, types.reader(TopicList)))
+
+    def _get_topic(self, topic: str) -> flows.Flow[TopicDetails]:
+        request = flows.Request("GET", flows.path("topics", topic), to="manager")
+        return (yield from flows.exchange(request, self._tries, types.reader(TopicDetails)))
+
+    def _put_topic(
+        self, topic: str, settings: Mapping[str, Any], if_match: int | None, create_only: bool
+    ) -> flows.Flow[Topic]:
+        request = flows.topic_request(topic, settings, if_match, create_only)
         return (yield from flows.exchange(request, self._tries, types.reader(Topic)))
 
-    def _remove_topic(self, topic: str, how: Removal | None) -> flows.Flow[TopicRemoval]:
-        request = flows.removal_request(topic, how)
+    def _remove_topic(self, topic: str, how: Removal | None, if_match: int | None) -> flows.Flow[TopicRemoval]:
+        request = flows.removal_request(topic, how, if_match)
         return (yield from flows.exchange(request, self._tries, types.reader(TopicRemoval)))
 
     def _put_schedule(self, schedule: str, definition: Mapping[str, Any]) -> flows.Flow[Schedule]:
@@ -345,22 +357,35 @@ class Lisa(_Client):
         """
         return self._run(self._requeue(topic, ids, group))
 
-    def put_topic(self, topic: str, settings: Mapping[str, Any]) -> Topic:
+    def list_topics(self, prefix: str | None = None) -> TopicList:
+        """Returns all topics by name, or those whose name starts with `prefix`, with their settings."""
+        return self._run(self._list_topics(prefix))
+
+    def get_topic(self, topic: str) -> TopicDetails:
+        """Returns a topic with its settings, groups and counts. Raises `NotFound` if there is none."""
+        return self._run(self._get_topic(topic))
+
+    def put_topic(
+        self, topic: str, settings: Mapping[str, Any], *, if_match: int | None = None, create_only: bool = False
+    ) -> Topic:
         """Creates a topic, or replaces its settings: those of `topics.NAME` in the configuration.
 
         A setting that is missing has the value of `topic_defaults` of the manager, and a number of shards stays. Raises
-        `Conflict` if the configuration of the manager declares the topic.
+        `Conflict` if the configuration of the manager declares the topic. With `if_match`, an `epoch`, it changes only
+        a topic that has this epoch. With `create_only`, it changes none. Otherwise, it raises `PreconditionFailed`,
+        unless the topic has these settings already.
         """
-        return self._run(self._put_topic(topic, settings))
+        return self._run(self._put_topic(topic, settings, if_match, create_only))
 
-    def remove_topic(self, topic: str, how: Removal | None = None) -> TopicRemoval:
+    def remove_topic(self, topic: str, how: Removal | None = None, *, if_match: int | None = None) -> TopicRemoval:
         """Removes a topic: with `how="drain"` once it has delivered its messages, with `"force"` together with them.
 
         From then on, it accepts no new messages. Without `how`, raises `Conflict` with the code `not_empty` if it has
         messages. Raises `Conflict` if the configuration of the manager declares the topic, and `NotFound` if there is
-        none, also if an earlier try without an answer has removed it.
+        none, also if an earlier try without an answer has removed it. With `if_match`, an `epoch`, raises
+        `PreconditionFailed` if the topic has another one, unless it is being removed in this way already.
         """
-        return self._run(self._remove_topic(topic, how))
+        return self._run(self._remove_topic(topic, how, if_match))
 
     def put_schedule(self, schedule: str, definition: Mapping[str, Any]) -> Schedule:
         """Creates a schedule, or replaces its definition: the fields of `schedules.NAME` in the configuration.
@@ -652,22 +677,37 @@ class AsyncLisa(_Client):
         """
         return await self._run(self._requeue(topic, ids, group))
 
-    async def put_topic(self, topic: str, settings: Mapping[str, Any]) -> Topic:
+    async def list_topics(self, prefix: str | None = None) -> TopicList:
+        """Returns all topics by name, or those whose name starts with `prefix`, with their settings."""
+        return await self._run(self._list_topics(prefix))
+
+    async def get_topic(self, topic: str) -> TopicDetails:
+        """Returns a topic with its settings, groups and counts. Raises `NotFound` if there is none."""
+        return await self._run(self._get_topic(topic))
+
+    async def put_topic(
+        self, topic: str, settings: Mapping[str, Any], *, if_match: int | None = None, create_only: bool = False
+    ) -> Topic:
         """Creates a topic, or replaces its settings: those of `topics.NAME` in the configuration.
 
         A setting that is missing has the value of `topic_defaults` of the manager, and a number of shards stays. Raises
-        `Conflict` if the configuration of the manager declares the topic.
+        `Conflict` if the configuration of the manager declares the topic. With `if_match`, an `epoch`, it changes only
+        a topic that has this epoch. With `create_only`, it changes none. Otherwise, it raises `PreconditionFailed`,
+        unless the topic has these settings already.
         """
-        return await self._run(self._put_topic(topic, settings))
+        return await self._run(self._put_topic(topic, settings, if_match, create_only))
 
-    async def remove_topic(self, topic: str, how: Removal | None = None) -> TopicRemoval:
+    async def remove_topic(
+        self, topic: str, how: Removal | None = None, *, if_match: int | None = None
+    ) -> TopicRemoval:
         """Removes a topic: with `how="drain"` once it has delivered its messages, with `"force"` together with them.
 
         From then on, it accepts no new messages. Without `how`, raises `Conflict` with the code `not_empty` if it has
         messages. Raises `Conflict` if the configuration of the manager declares the topic, and `NotFound` if there is
-        none, also if an earlier try without an answer has removed it.
+        none, also if an earlier try without an answer has removed it. With `if_match`, an `epoch`, raises
+        `PreconditionFailed` if the topic has another one, unless it is being removed in this way already.
         """
-        return await self._run(self._remove_topic(topic, how))
+        return await self._run(self._remove_topic(topic, how, if_match))
 
     async def put_schedule(self, schedule: str, definition: Mapping[str, Any]) -> Schedule:
         """Creates a schedule, or replaces its definition: the fields of `schedules.NAME` in the configuration.

@@ -82,6 +82,10 @@ class Stale(Conflict):
     maybe_settled = False
 
 
+class PreconditionFailed(Conflict):
+    """412: it has another version than the call requires, exists, or does not exist. Nothing was done."""
+
+
 class Invalid(Problem):
     """413 or 422: `errors` lists everything that is wrong."""
 
@@ -99,7 +103,16 @@ class Indeterminate(Unavailable):
 
 
 _BY_CODE = {"stale": Stale, "indeterminate": Indeterminate}
-_BY_STATUS = {401: Unauthorized, 403: Unauthorized, 404: NotFound, 409: Conflict, 413: Invalid, 422: Invalid, 429: Full}
+_BY_STATUS = {
+    401: Unauthorized,
+    403: Unauthorized,
+    404: NotFound,
+    409: Conflict,
+    412: PreconditionFailed,
+    413: Invalid,
+    422: Invalid,
+    429: Full,
+}
 
 
 def problem(status: int, body: Mapping[str, Any], retry_after: float = 0) -> Problem:

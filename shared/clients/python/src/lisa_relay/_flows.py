@@ -24,6 +24,8 @@ MAX_BYTES = 1024 * 1024
 MAX_BATCHED = 64 * 1024
 # 16 MiB of payloads, each byte of which may take six in JSON, and their headers.
 MAX_PAYLOADS = 128 * 1024 * 1024
+# 10,000 topics with their settings.
+MAX_TOPICS = MAX_PAYLOADS
 
 Listener = Literal["producer", "gateway", "manager"]
 SETTLE, EXTEND = "/v1/deliveries:settle", "/v1/deliveries:extend"
@@ -318,19 +320,50 @@ def requeue_request(topic: str, ids: Iterable[str], group: str) -> Request:
     return with_json("POST", where, {"ids": ids}, "manager")
 
 
-def topic_request(topic: str, settings: Mapping[str, Any]) -> Request:
+def topics_request(prefix: str | None) -> Request:
+    """Returns a request for the list of topics."""
+    return Request("GET", "/v1/topics" + query_of({"prefix": prefix}), to="manager", limit=MAX_TOPICS)
+
+
+def topic_request(topic: str, settings: Mapping[str, Any], if_match: int | None, create_only: bool) -> Request:
     """Returns a request that creates a topic, or replaces its settings."""
     if not isinstance(settings, Mapping):
         raise TypeError(f"settings: {settings!r} is not a mapping")
-    return with_json("PUT", path("topics", topic), types.given(settings), "manager")
+    request = with_json("PUT", path("topics", topic), types.given(settings), "manager")
+    return with_condition(request, if_match, create_only)
 
 
-def removal_request(topic: str, how: types.Removal | None) -> Request:
+def removal_request(topic: str, how: types.Removal | None, if_match: int | None) -> Request:
     """Returns a request that removes a topic."""
     if how is not None and how not in get_args(types.Removal):
         raise ValueError(f"how: {how!r} is neither 'drain' nor 'force'")
     query = "" if how is None else f"?how={how}"
-    return Request("DELETE", path("topics", topic) + query, to="manager")
+    return with_condition(Request("DELETE", path("topics", topic) + query, to="manager"), if_match)
+
+
+def with_condition(request: Request, if_match: int | None, create_only: bool = False) -> Request:
+    """Adds the condition of a change: the version that is to be changed, or that there is none."""
+    if type(create_only) is not bool:
+        raise TypeError(f"create_only: {create_only!r} is not a boolean")
+    if create_only:
+        request.headers["if-none-match"] = b"*"
+    if if_match is None:
+        return request
+    if create_only:
+        raise ValueError("create_only: cannot be combined with if_match")
+    if type(if_match) is not int or if_match < 1:
+        raise ValueError(f"if_match: {if_match!r} is not a version: use an integer of at least 1")
+    request.headers["if-match"] = f'"{if_match}"'.encode()
+    return request
+
+
+def query_of(options: Mapping[str, Any]) -> str:
+    """Returns the query of a list. Each text in its options must have a character."""
+    query = types.given(options)
+    for name, value in query.items():
+        if name != "limit":
+            types.check(name, value)
+    return f"?{urlencode(query)}" if query else ""
 
 
 def definition_request(schedule: str, definition: Mapping[str, Any]) -> Request:

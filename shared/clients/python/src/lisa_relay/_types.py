@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from typing import Any, Callable, Literal, TypedDict, TypeVar, Union
@@ -369,11 +369,101 @@ class Requeued:
 
 @dataclass
 class Topic:
-    """A topic with the settings in force. `epoch` is the number of changes of its settings."""
+    """A topic with the settings in force.
+
+    `epoch` grows with each change of the topic, and goes on if it is created again. `groups` are all its groups,
+    including those that the settings do not name. `removal` is `drain` or `force` if it is being removed. `resharding`
+    is true while its number of shards is changed.
+    """
 
     topic: str
     epoch: int
     settings: dict[str, Any]
+    groups: list[str]
+    removal: str | None = None
+    resharding: bool = False
+
+
+@dataclass
+class DamagedTopic:
+    """A topic whose settings cannot be read, and the reason."""
+
+    topic: str
+    error: str
+
+
+@dataclass
+class TopicList:
+    """Topics by name, and those whose settings cannot be read."""
+
+    topics: list[Topic]
+    damaged: list[DamagedTopic] = field(default_factory=list)
+
+
+@dataclass
+class GroupStats:
+    """The numbers of messages of a group by state, at one instant of each shard.
+
+    `backlog` are due, and held back by a limit or a pause. `parked` are due, behind an earlier message of their
+    ordering key. `consumers` have reported within the last 30 s. `oldest_due_age_ms` is the age of the oldest message
+    that is due and that no consumer holds, since its due time, and `oldest_ready_age_ms` that of the first ready
+    message that no consumer has read. `configured` is false if the settings do not name the group, and None if it
+    belongs to one running consumer (`instance`). `retiring` is `drain` or `drop` if the group is being removed.
+    `never_read` is true if messages are ready and no consumer has ever read one.
+    """
+
+    group: str
+    backlog: int
+    parked: int
+    ready: int
+    in_flight: int
+    retry: int
+    garbage: int
+    consumers: int
+    oldest_due_age_ms: int
+    oldest_ready_age_ms: int
+    configured: bool | None = None
+    paused: bool = False
+    retiring: str | None = None
+    instance: bool = False
+    never_read: bool = False
+
+
+@dataclass
+class TopicStats:
+    """The numbers of messages of a topic, at one instant of each shard.
+
+    `stored` includes garbage (dead letters), and counts a message once for any number of groups. `waiting` are not yet
+    due. `overdue_ms` is the age of the oldest message that is due and that no consumer holds. `tombstones` are the
+    ended ids that are remembered for the `dedup_window`. `counters` count since the topic was created.
+    `conservation_error` must be 0. `bytes` is the size of the stored messages, if `max_bytes` limits it. `full` is true
+    if a shard refuses sends. `migrating` are still on retiring shards, while the number of shards is changed.
+    """
+
+    stored: int
+    waiting: int
+    overdue_ms: int
+    tombstones: int
+    paused: bool
+    counters: dict[str, int]
+    conservation_error: int
+    next_due: datetime | None = None
+    bytes: int | None = None
+    full: bool = False
+    migrating: int | None = None
+
+
+@dataclass
+class TopicDetails:
+    """A topic with its settings, groups and counts. `epoch` and `removal` are those of `Topic`."""
+
+    topic: str
+    epoch: int
+    settings: dict[str, Any]
+    groups: list[GroupStats]
+    stats: TopicStats
+    created_at: datetime | None = None
+    removal: str | None = None
 
 
 @dataclass
@@ -513,7 +603,7 @@ def outcome_body(outcome: Outcome) -> dict[str, Any]:
 
 
 # The types of fields that are checked when they are read.
-JSON_TYPES = {"int": (int,), "bool": (bool,), "str": (str,), "list": (list,), "str | None": (str, type(None))}
+JSON_TYPES = {"int": int, "bool": bool, "str": str, "list": list, "dict": dict}
 
 
 def reader(kind: type[T]) -> Callable[[Any], T]:
@@ -524,7 +614,29 @@ def reader(kind: type[T]) -> Callable[[Any], T]:
 @cache
 def _json_types(kind: Any) -> dict[str, tuple[type, ...] | None]:
     """Returns the fields of a class, each with the types that it may have in JSON, or None if they are not checked."""
-    return {one.name: JSON_TYPES.get(str(one.type).partition("[")[0]) for one in fields(kind)}
+    return {one.name: _json_type(str(one.type)) for one in fields(kind)}
+
+
+def _json_type(annotation: str) -> tuple[type, ...] | None:
+    kind = JSON_TYPES.get(re.split(r"\[| \| ", annotation)[0])
+    return None if kind is None else (kind, type(None)) if annotation.endswith("None") else (kind,)
+
+
+@cache
+def _readers(kind: Any) -> dict[str, Callable[[Any], Any]]:
+    """Returns the fields of a class that JSON has in another form, each with the function that reads it."""
+    found = ((one.name, _reader_of(str(one.type).partition(" | ")[0])) for one in fields(kind))
+    return {name: read for name, read in found if read is not None}
+
+
+def _reader_of(annotation: str) -> Callable[[Any], Any] | None:
+    if annotation.startswith("list["):
+        read_one = _reader_of(annotation[5:-1])
+        return None if read_one is None else lambda items: [read_one(one) for one in items]
+    if annotation == "datetime":
+        return _instant
+    kind = globals().get(annotation)
+    return reader(kind) if is_dataclass(kind) and isinstance(kind, type) else None
 
 
 def _instant(text: str) -> datetime:
@@ -541,21 +653,13 @@ def read(kind: type[T], body: Mapping[str, Any], **more: Any) -> T:
             if allowed is not None and type(value) not in allowed:
                 raise TypeError(f"{name}: is not of the type {' or '.join(one.__name__ for one in allowed)}")
             values[name] = value
-    for name in ("at", "due_at", "expires_at", "garbage_at", "lease_until"):
+    for name, read_field in _readers(kind).items():  # type: ignore[arg-type]
         if values.get(name) is not None:
-            values[name] = _instant(values[name])
-    if "next_times" in values:
-        values["next_times"] = [_instant(time) for time in values["next_times"]]
+            values[name] = read_field(values[name])
     if "payload" in values:
         values["payload"] = values["payload"].encode()
     if "payload_base64" in body:
         values["payload"] = base64.b64decode(body["payload_base64"])
-    if "attempts" in values:
-        values["attempts"] = [read(FailedAttempt, attempt) for attempt in values["attempts"]]
-    if "groups" in values:
-        values["groups"] = [read(GroupState, group) for group in values["groups"]]
-    if "messages" in values:
-        values["messages"] = [read(ListedMessage, message) for message in values["messages"]]
     return kind(**values, **more)
 
 

@@ -74,7 +74,40 @@ final class Answers {
 
     static Topic topic(Object answer) {
         Map<?, ?> body = object(answer);
-        return new Topic(text(body, "topic"), number(body, "epoch"), values(body, "settings"));
+        return new Topic(text(body, "topic"), longNumber(body, "epoch"), values(body, "settings"), requiredTexts(body, "groups"),
+                textOrNull(body, "removal"), isTrue(body, "resharding"));
+    }
+
+    static TopicList topicList(Object answer) {
+        Map<?, ?> body = object(answer);
+        List<?> damaged = body.containsKey("damaged") ? list(body, "damaged") : List.of();
+        return new TopicList(list(body, "topics").stream().map(Answers::topic).toList(), damaged.stream()
+                .map(one -> new TopicList.DamagedTopic(text(object(one), "topic"), text(object(one), "error"))).toList());
+    }
+
+    static TopicDetails topicDetails(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new TopicDetails(text(body, "topic"), longNumber(body, "epoch"), instantOrNull(body, "created_at"),
+                values(body, "settings"), textOrNull(body, "removal"),
+                list(body, "groups").stream().map(Answers::groupStats).toList(), topicStats(body.get("stats")));
+    }
+
+    private static TopicDetails.TopicStats topicStats(Object stats) {
+        Map<?, ?> body = object(stats);
+        Map<String, Long> counters = new LinkedHashMap<>();
+        values(body, "counters").forEach((name, value) -> counters.put(name, (Long) value));
+        return new TopicDetails.TopicStats(longNumber(body, "stored"), longNumber(body, "waiting"), instantOrNull(body, "next_due"),
+                longNumber(body, "overdue_ms"), longNumber(body, "tombstones"), flag(body, "paused"), numberOrNull(body, "bytes"),
+                isTrue(body, "full"), numberOrNull(body, "migrating"), counters, longNumber(body, "conservation_error"));
+    }
+
+    private static TopicDetails.GroupStats groupStats(Object group) {
+        Map<?, ?> body = object(group);
+        return new TopicDetails.GroupStats(text(body, "group"), longNumber(body, "backlog"), longNumber(body, "parked"),
+                longNumber(body, "ready"), longNumber(body, "in_flight"), longNumber(body, "retry"), longNumber(body, "garbage"),
+                longNumber(body, "consumers"), longNumber(body, "oldest_due_age_ms"), longNumber(body, "oldest_ready_age_ms"),
+                isTrue(body, "configured"), isTrue(body, "paused"), textOrNull(body, "retiring"), isTrue(body, "instance"),
+                isTrue(body, "never_read"));
     }
 
     static TopicRemoval topicRemoval(Object answer) {
@@ -85,8 +118,8 @@ final class Answers {
     static Schedule schedule(Object answer) {
         Map<?, ?> body = object(answer);
         List<Instant> nextTimes = list(body, "next_times").stream().map(time -> Instant.parse((String) time)).toList();
-        List<String> warnings = list(body, "warnings").stream().map(String.class::cast).toList();
-        return new Schedule(text(body, "schedule"), longNumber(body, "version"), values(body, "definition"), nextTimes, warnings);
+        return new Schedule(text(body, "schedule"), longNumber(body, "version"), values(body, "definition"), nextTimes,
+                requiredTexts(body, "warnings"));
     }
 
     static SchedulePaused schedulePaused(Object answer) {
@@ -101,8 +134,8 @@ final class Answers {
 
     static ChangedToken changedToken(Object answer) {
         Map<?, ?> body = object(answer);
-        List<String> scopes = list(body, "scopes").stream().map(String.class::cast).toList();
-        return new ChangedToken(text(body, "token"), longNumber(body, "version"), scopes, flag(body, "is_rotating"), textOrNull(body, "secret"));
+        return new ChangedToken(text(body, "token"), longNumber(body, "version"), requiredTexts(body, "scopes"),
+                flag(body, "is_rotating"), textOrNull(body, "secret"));
     }
 
     static Void nothing(Object answer) {
@@ -181,6 +214,15 @@ final class Answers {
         throw new IllegalArgumentException(name + " is missing");
     }
 
+    /** Returns a flag that is left out if it is false. */
+    private static boolean isTrue(Map<?, ?> body, String name) {
+        return body.get(name) != null && flag(body, name);
+    }
+
+    private static Long numberOrNull(Map<?, ?> body, String name) {
+        return body.get(name) == null ? null : longNumber(body, name);
+    }
+
     private static Map<String, Object> values(Map<?, ?> body, String name) {
         Map<String, Object> values = new LinkedHashMap<>();
         object(body.get(name)).forEach((key, value) -> values.put((String) key, value));
@@ -209,7 +251,11 @@ final class Answers {
 
     /** Returns a list of texts, which is left out if it is empty. */
     private static List<String> texts(Map<?, ?> body, String name) {
-        return body.containsKey(name) ? list(body, name).stream().map(String.class::cast).toList() : List.of();
+        return body.containsKey(name) ? requiredTexts(body, name) : List.of();
+    }
+
+    private static List<String> requiredTexts(Map<?, ?> body, String name) {
+        return list(body, name).stream().map(String.class::cast).toList();
     }
 
     private static List<?> list(Map<?, ?> body, String name) {

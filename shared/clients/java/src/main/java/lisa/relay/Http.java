@@ -36,10 +36,10 @@ final class Http {
      * A request.
      *
      * @param content its body as JSON, or null
-     * @param key the ordering key of the message, or null
+     * @param headers its further headers
      * @param serverWait the time that the server may wait before it answers
      */
-    record Request(String method, String url, byte[] content, String key, boolean hasPayloads, Duration serverWait) {
+    record Request(String method, String url, byte[] content, Map<String, String> headers, boolean hasPayloads, Duration serverWait) {
         int limit() {
             return hasPayloads ? MAX_PAYLOADS : MAX_ANSWER;
         }
@@ -123,7 +123,7 @@ final class Http {
         // Otherwise, a proxy may compress the answer.
         builder.header("accept-encoding", "identity");
         if (request.content != null) builder.header("content-type", "application/json");
-        if (request.key != null) builder.header("lisa-key", request.key);
+        request.headers.forEach(builder::header);
         if (token != null) builder.header("authorization", "Bearer " + readToken());
         return builder.build();
     }

@@ -136,7 +136,7 @@ public final class Lisa {
      * @throws LisaException if the request failed. {@link ProblemException#ended} says how a message ended, if that is known
      */
     public Message get(String topic, String id) {
-        return call("GET", messagePath(topic, id), null, null, true, Answers::message);
+        return call("GET", messagePath(topic, id), null, Map.of(), true, Answers::message);
     }
 
     /**
@@ -161,7 +161,7 @@ public final class Lisa {
      * @throws LisaException if the request failed, or it is too late
      */
     public Cancelled cancel(String topic, String id) {
-        return call("DELETE", messagePath(topic, id), null, null, true, Answers::cancelled);
+        return call("DELETE", messagePath(topic, id), null, Map.of(), true, Answers::cancelled);
     }
 
     /**
@@ -187,7 +187,7 @@ public final class Lisa {
      * @throws LisaException if the request failed, or it is too late
      */
     public Sent reschedule(String topic, String id, Duration delay) {
-        return reschedule(topic, id, new SendOptions().delay(delay), null);
+        return reschedule(topic, id, new SendOptions().delay(delay), Map.of());
     }
 
     /**
@@ -214,7 +214,7 @@ public final class Lisa {
      * @throws LisaException if the request failed, or it is too late
      */
     public Sent reschedule(String topic, String id, Instant deliverAt) {
-        return reschedule(topic, id, new SendOptions().deliverAt(deliverAt), null);
+        return reschedule(topic, id, new SendOptions().deliverAt(deliverAt), Map.of());
     }
 
     /**
@@ -240,7 +240,7 @@ public final class Lisa {
      * @throws LisaException if the request failed, or it is too late
      */
     public Sent deliverNow(String topic, String id) {
-        return call("POST", messagePath(topic, id) + "/deliver-now", null, null, false, Answers::sent);
+        return call("POST", messagePath(topic, id) + "/deliver-now", null, Map.of(), false, Answers::sent);
     }
 
     /**
@@ -308,7 +308,7 @@ public final class Lisa {
     public MessagePage list(String topic, ListOptions options) {
         String url = messagesPath(manager, topic) + Values.query(Values.required("options", options).values());
         int most = (int) options.values().getOrDefault("limit", MAX_PAGE);
-        return call("GET", url, null, null, false, answer -> Answers.page(answer, most));
+        return call("GET", url, null, Map.of(), false, answer -> Answers.page(answer, most));
     }
 
     /**
@@ -338,7 +338,44 @@ public final class Lisa {
         if (all.isEmpty()) throw new IllegalArgumentException("ids: is empty");
         all.forEach(id -> Values.text("ids", id));
         String path = Values.path("topics", Values.text("topic", topic), "groups", Values.text("group", group), "garbage", "requeue");
-        return call("POST", manager + path, Json.encode(Json.write(Map.of("ids", all))), null, false, Answers::requeued);
+        return call("POST", manager + path, Json.encode(Json.write(Map.of("ids", all))), Map.of(), false, Answers::requeued);
+    }
+
+    /**
+     * Lists all topics by name, with their settings. The manager answers it.
+     *
+     * @return the topics
+     * @throws LisaException if the request failed
+     */
+    public TopicList listTopics() {
+        return listTopicsOf(Map.of());
+    }
+
+    /**
+     * Lists topics by name, with their settings. The manager answers it.
+     *
+     * @param prefix the start of their names
+     * @return the topics
+     * @throws LisaException if the request failed
+     */
+    public TopicList listTopics(String prefix) {
+        return listTopicsOf(Map.of("prefix", Values.text("prefix", prefix)));
+    }
+
+    private TopicList listTopicsOf(Map<String, Object> query) {
+        // Up to 10,000 topics.
+        return call("GET", manager + "/v1/topics" + Values.query(query), null, Map.of(), true, Answers::topicList);
+    }
+
+    /**
+     * Returns a topic with its settings, groups and counts. The manager answers it.
+     *
+     * @param topic the topic
+     * @return the topic
+     * @throws LisaException if the request failed; with the code {@code unknown_topic} if there is none
+     */
+    public TopicDetails getTopic(String topic) {
+        return call("GET", topicUrl(topic), null, Map.of(), false, Answers::topicDetails);
     }
 
     /**
@@ -351,9 +388,28 @@ public final class Lisa {
      * @throws LisaException if the request failed, or the configuration of the manager declares the topic
      */
     public Topic putTopic(String topic, Map<String, ?> settings) {
-        String path = Values.path("topics", Values.text("topic", topic));
+        return putTopicIf(topic, settings, Map.of());
+    }
+
+    /**
+     * Creates a topic, or replaces its settings, if a condition is met. Settings that are in force already are a success in any case.
+     * The manager answers it.
+     *
+     * @param topic the topic
+     * @param settings as in {@link #putTopic(String, Map)}
+     * @param condition {@link Condition#ifMatch} with an epoch, or {@link Condition#createOnly}
+     * @return the topic, with the settings in force
+     * @throws LisaException if the request failed; with the code {@code precondition_failed} if the condition is not met, and with
+     *     {@code declared_in_file} if the configuration of the manager declares the topic
+     */
+    public Topic putTopic(String topic, Map<String, ?> settings, Condition condition) {
+        return putTopicIf(topic, settings, Values.required("condition", condition).headers());
+    }
+
+    private Topic putTopicIf(String topic, Map<String, ?> settings, Map<String, String> condition) {
+        String url = topicUrl(topic);
         String body = Json.write(Values.required("settings", settings));
-        return call("PUT", manager + path, Json.encode(body), null, false, Answers::topic);
+        return call("PUT", url, Json.encode(body), condition, false, Answers::topic);
     }
 
     /**
@@ -366,7 +422,7 @@ public final class Lisa {
      *     none, also if an earlier try without an answer has removed it
      */
     public TopicRemoval removeTopic(String topic) {
-        return removeTopicBy(topic, "");
+        return removeTopicBy(topic, "", Map.of());
     }
 
     /**
@@ -380,15 +436,46 @@ public final class Lisa {
      *     removed it
      */
     public TopicRemoval removeTopic(String topic, String how) {
-        if (!REMOVALS.contains(Values.text("how", how))) {
-            throw new IllegalArgumentException("how: \"" + how + "\" is neither drain nor force");
-        }
-        return removeTopicBy(topic, Values.query(Map.of("how", how)));
+        return removeTopicBy(topic, removalQuery(how), Map.of());
     }
 
-    private TopicRemoval removeTopicBy(String topic, String query) {
-        String path = Values.path("topics", Values.text("topic", topic));
-        return call("DELETE", manager + path + query, null, null, false, Answers::topicRemoval);
+    /**
+     * Removes a topic that has no messages, if it has an epoch.
+     *
+     * @param topic the topic
+     * @param condition {@link Condition#ifMatch} with an epoch
+     * @return the topic that is being removed
+     * @throws LisaException as {@link #removeTopic(String)}; with the code {@code precondition_failed} if the topic has another epoch
+     */
+    public TopicRemoval removeTopic(String topic, Condition condition) {
+        return removeTopicBy(topic, "", Values.required("condition", condition).ofRemoval());
+    }
+
+    /**
+     * Removes a topic that may have messages, if it has an epoch, or is being removed in this way already.
+     *
+     * @param topic the topic
+     * @param how as in {@link #removeTopic(String, String)}
+     * @param condition {@link Condition#ifMatch} with an epoch
+     * @return the topic that is being removed
+     * @throws LisaException as {@link #removeTopic(String, String)}; with the code {@code precondition_failed} if the topic has another
+     *     epoch
+     */
+    public TopicRemoval removeTopic(String topic, String how, Condition condition) {
+        return removeTopicBy(topic, removalQuery(how), Values.required("condition", condition).ofRemoval());
+    }
+
+    private TopicRemoval removeTopicBy(String topic, String query, Map<String, String> condition) {
+        return call("DELETE", topicUrl(topic) + query, null, condition, false, Answers::topicRemoval);
+    }
+
+    private static String removalQuery(String how) {
+        if (REMOVALS.contains(Values.text("how", how))) return Values.query(Map.of("how", how));
+        throw new IllegalArgumentException("how: \"" + how + "\" is neither drain nor force");
+    }
+
+    private String topicUrl(String topic) {
+        return manager + Values.path("topics", Values.text("topic", topic));
     }
 
     /**
@@ -405,7 +492,7 @@ public final class Lisa {
     public Schedule putSchedule(String schedule, Map<String, ?> definition) {
         String url = scheduleUrl(schedule);
         String body = Json.write(Values.required("definition", definition));
-        return call("PUT", url, Json.encode(body), null, false, Answers::schedule);
+        return call("PUT", url, Json.encode(body), Map.of(), false, Answers::schedule);
     }
 
     /**
@@ -417,7 +504,7 @@ public final class Lisa {
      *     removed it
      */
     public void removeSchedule(String schedule) {
-        call("DELETE", scheduleUrl(schedule), null, null, false, Answers::nothing);
+        call("DELETE", scheduleUrl(schedule), null, Map.of(), false, Answers::nothing);
     }
 
     /**
@@ -428,7 +515,7 @@ public final class Lisa {
      * @throws LisaException if the request failed; with the code {@code not_found} if there is no such schedule
      */
     public SchedulePaused pauseSchedule(String schedule) {
-        return call("POST", scheduleUrl(schedule, "pause"), null, null, false, Answers::schedulePaused);
+        return call("POST", scheduleUrl(schedule, "pause"), null, Map.of(), false, Answers::schedulePaused);
     }
 
     /**
@@ -439,7 +526,7 @@ public final class Lisa {
      * @throws LisaException if the request failed; with the code {@code not_found} if there is no such schedule
      */
     public SchedulePaused resumeSchedule(String schedule) {
-        return call("POST", scheduleUrl(schedule, "resume"), null, null, false, Answers::schedulePaused);
+        return call("POST", scheduleUrl(schedule, "resume"), null, Map.of(), false, Answers::schedulePaused);
     }
 
     /**
@@ -452,7 +539,7 @@ public final class Lisa {
      *     {@code unknown_topic} if its topic does not exist
      */
     public ScheduleRun runSchedule(String schedule) {
-        Http.Request request = new Http.Request("POST", scheduleUrl(schedule, "run"), null, null, false, Duration.ZERO);
+        Http.Request request = new Http.Request("POST", scheduleUrl(schedule, "run"), null, Map.of(), false, Duration.ZERO);
         return once(request, Answers::scheduleRun);
     }
 
@@ -513,7 +600,7 @@ public final class Lisa {
      *     token, and with {@code not_found} if there is none, also if an earlier try without an answer has removed it
      */
     public void removeToken(String token) {
-        call("DELETE", tokenUrl(token), null, null, false, Answers::nothing);
+        call("DELETE", tokenUrl(token), null, Map.of(), false, Answers::nothing);
     }
 
     private ChangedToken rotateToken(String token, String step) {
@@ -521,7 +608,7 @@ public final class Lisa {
     }
 
     private ChangedToken changeToken(String method, String url, Map<String, ?> body) {
-        Http.Request request = new Http.Request(method, url, Json.encode(Json.write(body)), null, false, Duration.ZERO);
+        Http.Request request = new Http.Request(method, url, Json.encode(Json.write(body)), Map.of(), false, Duration.ZERO);
         return once(request, Answers::changedToken);
     }
 
@@ -559,14 +646,14 @@ public final class Lisa {
     CompletableFuture<List<Delivery>> pullAsync(
             String topic, PullOptions options, Batcher<Ended> settles, CompletableFuture<Void> stop) {
         String url = groupPath(topic, Values.required("options", options).group(), "pull");
-        Http.Request request = new Http.Request("POST", url, Json.encode(Json.write(options.values())), null, true, PULL_WAIT);
+        Http.Request request = new Http.Request("POST", url, Json.encode(Json.write(options.values())), Map.of(), true, PULL_WAIT);
         return http.exchange(request, answer -> Answers.deliveries(answer, options, this, settles), stop);
     }
 
     /** Settles in one request, once, and then pulls messages, which are settled by a batcher. */
     CompletableFuture<SettledAndPulled> settleAndPullAsync(String topic, List<Item> items, PullOptions options, Batcher<Ended> settles) {
         String url = groupPath(topic, options.group(), "settle-and-pull") + Values.query(options.values());
-        Http.Request request = new Http.Request("POST", url, Item.array(items), null, true, Duration.ZERO);
+        Http.Request request = new Http.Request("POST", url, Item.array(items), Map.of(), true, Duration.ZERO);
         Function<Object, SettledAndPulled> read = answer -> Answers.settledAndPulled(answer, items.size(), options, this, settles);
         return http.exchange(request, read, new CompletableFuture<>());
     }
@@ -643,12 +730,12 @@ public final class Lisa {
     /** Returns a function that sends items to a URL, once. */
     private <T> Batcher.Attempt<T> attempt(String url, Function<Object, T> read) {
         return items -> {
-            Http.Request request = new Http.Request("POST", url, Item.array(items), null, false, Duration.ZERO);
+            Http.Request request = new Http.Request("POST", url, Item.array(items), Map.of(), false, Duration.ZERO);
             return http.exchange(request, answer -> Answers.results(answer, items.size(), read), new CompletableFuture<>());
         };
     }
 
-    private Sent reschedule(String topic, String id, SendOptions due, String key) {
+    private Sent reschedule(String topic, String id, SendOptions due, Map<String, String> key) {
         return call("PATCH", messagePath(topic, id), Json.encode(Json.write(due.values())), key, false, Answers::sent);
     }
 
@@ -658,8 +745,9 @@ public final class Lisa {
     }
 
     /** Sends a request until it has an answer that is no reason to repeat it. */
-    private <T> T call(String method, String url, byte[] content, String key, boolean hasPayloads, Function<Object, T> read) {
-        Http.Request request = new Http.Request(method, url, content, key, hasPayloads, Duration.ZERO);
+    private <T> T call(
+            String method, String url, byte[] content, Map<String, String> headers, boolean hasPayloads, Function<Object, T> read) {
+        Http.Request request = new Http.Request(method, url, content, headers, hasPayloads, Duration.ZERO);
         for (int attempt = 1; ; attempt++) {
             try {
                 return once(request, read);
@@ -696,11 +784,11 @@ public final class Lisa {
         return messagesPath(producer, topic) + ":batch";
     }
 
-    private static String key(String key) {
+    private static Map<String, String> key(String key) {
         // The HTTP client of the JDK replaces all other characters.
         boolean isAscii = Values.text("key", key).chars().allMatch(one -> one >= ' ' && one <= '~') && key.strip().equals(key);
         if (!isAscii) throw new IllegalArgumentException("key: cannot be a header; use ids of messages, without a key");
-        return key;
+        return Map.of("lisa-key", key);
     }
 
     private static Item item(int index, NewMessage message) {

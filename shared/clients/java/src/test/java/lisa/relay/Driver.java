@@ -60,7 +60,9 @@ final class Driver {
             case "reschedule_key" -> rescheduleKey(topic, Answers.textOrNull(command, "key"), map(command, "options"));
             case "list" -> list(topic, map(command, "options"));
             case "requeue" -> requeue(topic, command);
-            case "put_topic" -> putTopic(topic, map(command, "settings"));
+            case "list_topics" -> topics(command.get("prefix") instanceof String prefix ? lisa.listTopics(prefix) : lisa.listTopics());
+            case "get_topic" -> topicDetails(lisa.getTopic(topic));
+            case "put_topic" -> topic(putTopic(topic, values(map(command, "settings")), condition(command)));
             case "remove_topic" -> removeTopic(topic, command);
             case "put_schedule" -> putSchedule(schedule, map(command, "definition"));
             case "remove_schedule" -> removeSchedule(schedule);
@@ -131,14 +133,47 @@ final class Driver {
         return given("done", done.done(), "found", done.found(), "missing", done.missing());
     }
 
-    private Object putTopic(String topic, Map<?, ?> given) {
-        Topic made = lisa.putTopic(topic, values(given));
-        return given("topic", made.topic(), "epoch", made.epoch(), "settings", made.settings());
+    private static Object topics(TopicList found) {
+        return given("topics", found.topics().stream().map(Driver::topic).toList(), "damaged", found.damaged().stream()
+                .map(one -> given("topic", one.topic(), "error", one.error())).toList());
+    }
+
+    private static Object topic(Topic topic) {
+        return given("topic", topic.topic(), "epoch", topic.epoch(), "settings", topic.settings(), "groups", topic.groups(), "removal",
+                topic.removal());
+    }
+
+    private static Object topicDetails(TopicDetails topic) {
+        TopicDetails.TopicStats stats = topic.stats();
+        Object counts = given("stored", stats.stored(), "waiting", stats.waiting(), "overdue_ms", stats.overdueMs(), "next_due",
+                stats.nextDue(), "paused", stats.paused(), "counters", stats.counters(), "conservation_error", stats.conservationError());
+        return given("topic", topic.topic(), "epoch", topic.epoch(), "settings", topic.settings(), "removal", topic.removal(), "groups",
+                topic.groups().stream().map(Driver::groupStats).toList(), "stats", counts, "created_at", topic.createdAt());
+    }
+
+    private static Object groupStats(TopicDetails.GroupStats group) {
+        return given("group", group.group(), "ready", group.ready(), "in_flight", group.inFlight(), "garbage", group.garbage(),
+                "configured", group.configured(), "paused", group.paused(), "retiring", group.retiring());
+    }
+
+    /** Returns the condition of a command, or null. */
+    private static Condition condition(Map<?, ?> command) {
+        if (command.get("if_match") instanceof Long version) return Condition.ifMatch(version);
+        return Boolean.TRUE.equals(command.get("create_only")) ? Condition.createOnly() : null;
+    }
+
+    private Topic putTopic(String topic, Map<String, Object> settings, Condition condition) {
+        return condition == null ? lisa.putTopic(topic, settings) : lisa.putTopic(topic, settings, condition);
     }
 
     private Object removeTopic(String topic, Map<?, ?> command) {
-        TopicRemoval removed = command.get("how") instanceof String how ? lisa.removeTopic(topic, how) : lisa.removeTopic(topic);
+        TopicRemoval removed = removeTopic(topic, Answers.textOrNull(command, "how"), condition(command));
         return given("topic", removed.topic(), "removal", removed.removal(), "stored", removed.stored());
+    }
+
+    private TopicRemoval removeTopic(String topic, String how, Condition condition) {
+        if (condition == null) return how == null ? lisa.removeTopic(topic) : lisa.removeTopic(topic, how);
+        return how == null ? lisa.removeTopic(topic, condition) : lisa.removeTopic(topic, how, condition);
     }
 
     private Object putSchedule(String schedule, Map<?, ?> given) {
