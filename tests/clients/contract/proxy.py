@@ -26,10 +26,11 @@ ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
     "a page": (200, {"content-type": "text/html"}, b"<html>Please log in</html>"),
     "an empty object": (200, {}, b"{}"),
     "half an answer": (200, {}, b'{"messages": [{}], "garbage": 0, "in_flight": 0, "done": 0, "topic": "t", "removal": "drain", '
-                       b'"schedule": "s", "definition": {}, "next_times": [], "warnings": [], "paused": true, "id": "x"}'),
+                       b'"schedule": "s", "definition": {}, "next_times": [], "warnings": [], "paused": true, "id": "x", '
+                       b'"group": "g", "left": 0}'),
     "wrong types": (200, {}, json.dumps({
         "messages": {}, "next": 7, "garbage": None, "in_flight": "0", "cancelled": None, "rescheduled": None, "done": None, "found": None,
-        "topics": {}, "groups": {}, "topic": "t", "epoch": "1", "settings": {}, "removal": "drain", "stored": "0",
+        "topics": {}, "groups": {}, "topic": "t", "epoch": "1", "settings": {}, "removal": "drain", "stored": "0", "group": "g", "left": "0",
         "schedule": "s", "version": "1", "definition": {}, "next_times": {}, "warnings": {}, "paused": 1, "changed": 0, "id": "x", "sent": "no",
     }).encode()),
     "null": (200, {}, b"null"),

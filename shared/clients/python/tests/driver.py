@@ -26,6 +26,9 @@ WHOLE = (
     lr.Topic,
     lr.TopicDetails,
     lr.TopicList,
+    lr.TopicPaused,
+    lr.GroupPaused,
+    lr.GroupRetired,
     lr.TopicRemoval,
     lr.SchedulePaused,
     lr.ScheduleRun,
@@ -216,6 +219,27 @@ class Driver:
 
     async def remove_topic(self, topic: str, **options: Any) -> Any:
         return shown(await attempt(self.lisa.remove_topic, topic, **options))
+
+    async def pause_topic(self, topic: str) -> Any:
+        return shown(await attempt(self.lisa.pause_topic, topic))
+
+    async def resume_topic(self, topic: str) -> Any:
+        return shown(await attempt(self.lisa.resume_topic, topic))
+
+    async def pause_group(self, topic: str, group: str) -> Any:
+        return shown(await attempt(self.lisa.pause_group, topic, group))
+
+    async def resume_group(self, topic: str, group: str) -> Any:
+        return shown(await attempt(self.lisa.resume_group, topic, group))
+
+    async def drain_group(self, topic: str, group: str) -> Any:
+        return shown(await attempt(self.lisa.drain_group, topic, group))
+
+    async def drop_group(self, topic: str, group: str) -> Any:
+        return shown(await attempt(self.lisa.drop_group, topic, group))
+
+    async def keep_group(self, topic: str, group: str) -> Any:
+        return shown(await attempt(self.lisa.keep_group, topic, group))
 
     async def put_schedule(self, topic: str, schedule: str, definition: Any) -> Any:
         return shown(await attempt(self.lisa.put_schedule, schedule, definition))

@@ -284,6 +284,35 @@ export interface TopicRemoval {
   stored: number;
 }
 
+/** A topic that was paused or resumed. */
+export interface TopicPaused {
+  topic: string;
+  paused: boolean;
+  /** False if it was in that state already. */
+  changed: boolean;
+}
+
+/** A group that was paused or resumed. */
+export interface GroupPaused extends TopicPaused {
+  group: string;
+}
+
+/** A group that was drained, dropped or kept. */
+export interface GroupRetired {
+  topic: string;
+  group: string;
+  /** Null if it is kept. */
+  retiring: "drain" | "drop" | null;
+  /** False if it was in that state already. */
+  changed: boolean;
+  /** The number of messages that it still has. */
+  left: number;
+  /** True if the settings of the topic name it: the next start of a manager, or change of the topic, creates it again. */
+  configured?: boolean;
+  /** True if no group of the topic gets messages: due ones wait until one does. */
+  messages_wait?: boolean;
+}
+
 /** A schedule with its definition. */
 export interface Schedule {
   schedule: string;
@@ -490,6 +519,58 @@ export class Lisa {
   }
 
   /**
+   * Pauses a topic: due messages collect in the backlog of each group. Throws a `Problem` with the code `unknown_topic` if there is
+   * none.
+   */
+  async pauseTopic(topic: string): Promise<TopicPaused> {
+    return this.#call(topicRequest(topic, "pause"), (body) => flags(object(body, "topic"), "paused", "changed") as unknown as TopicPaused);
+  }
+
+  /** Resumes a paused topic. Throws a `Problem` with the code `unknown_topic` if there is none. */
+  async resumeTopic(topic: string): Promise<TopicPaused> {
+    return this.#call(topicRequest(topic, "resume"), (body) => flags(object(body, "topic"), "paused", "changed") as unknown as TopicPaused);
+  }
+
+  /**
+   * Pauses a group: messages that become due for it collect in its backlog. Other groups are not affected. Throws a `Problem` with the
+   * code `not_found` if there is no such group.
+   */
+  async pauseGroup(topic: string, group: string): Promise<GroupPaused> {
+    return this.#call(topicRequest(topic, "groups", group, "pause"), readGroupPaused);
+  }
+
+  /** Resumes a paused group. Throws a `Problem` with the code `not_found` if there is no such group. */
+  async resumeGroup(topic: string, group: string): Promise<GroupPaused> {
+    return this.#call(topicRequest(topic, "groups", group, "resume"), readGroupPaused);
+  }
+
+  /**
+   * Drains a group: it gets no new messages, and is removed within a minute after its last one is finished. If the configuration of the
+   * manager does not declare the topic, its settings then do not name the group any more. Throws a `Problem` with the code `not_found`
+   * if there is no such group, also if it is gone since an earlier try without an answer.
+   */
+  async drainGroup(topic: string, group: string): Promise<GroupRetired> {
+    return this.#call(topicRequest(topic, "groups", group, "drain"), readGroupRetired);
+  }
+
+  /**
+   * Drops the messages of a group, which cannot be undone, and removes it. It drops messages for up to 2 s, and a manager begins to drop
+   * those that are left within a minute. For the settings of the topic and the errors, see `drainGroup`.
+   */
+  async dropGroup(topic: string, group: string): Promise<GroupRetired> {
+    return this.#call(topicRequest(topic, "groups", group, "drop"), readGroupRetired);
+  }
+
+  /**
+   * Cancels a drain or drop: the group gets messages again, except those dropped or due in the meantime. If the configuration of the
+   * manager does not declare the topic, its settings name the group again. Throws a `Problem` with the code `not_found` if there is no
+   * such group.
+   */
+  async keepGroup(topic: string, group: string): Promise<GroupRetired> {
+    return this.#call(topicRequest(topic, "groups", group, "keep"), readGroupRetired);
+  }
+
+  /**
    * Creates a schedule, or replaces its definition: the fields of `schedules.NAME` in the configuration. At each time of its `cron`,
    * the schedule sends a message to its `topic`. A field that is missing has its default. Throws a `Problem`: with the code
    * `unknown_topic` if there is no such topic, and with `declared_in_file` if the configuration of the manager declares the schedule.
@@ -677,6 +758,11 @@ function keyRequest(method: string, topic: string, key: string): Request {
   return { method, path: path("topics", topic, "messages"), headers: keyHeader(key) };
 }
 
+/** Returns a request that changes a topic or a group. */
+function topicRequest(topic: string, ...verb: string[]): Request {
+  return { method: "POST", path: path("topics", topic, ...verb), to: "manager" };
+}
+
 /** Returns a request about a schedule. */
 function scheduleRequest(method: string, schedule: string, ...verb: string[]): Request {
   return { method, path: path("schedules", schedule, ...verb), to: "manager" };
@@ -706,6 +792,14 @@ function readTopic(body: unknown): Topic {
   const answer = withItems("groups", counts(object(body, "topic"), "epoch"));
   object(answer.settings);
   return answer as unknown as Topic;
+}
+
+function readGroupPaused(body: unknown): GroupPaused {
+  return flags(object(body, "topic", "group"), "paused", "changed") as unknown as GroupPaused;
+}
+
+function readGroupRetired(body: unknown): GroupRetired {
+  return counts(flags(object(body, "topic", "group"), "changed"), "left") as unknown as GroupRetired;
 }
 
 /** Returns the query of a list. Each text in its options must have a character. */

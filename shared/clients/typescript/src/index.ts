@@ -3,9 +3,9 @@
 export { Lisa } from "./client.js";
 export { Delivery } from "./delivery.js";
 export type {
-  Cancelled, CancelledKey, ChangedToken, Condition, FailedAttempt, GarbageReason, GroupState, GroupStats, LisaOptions, ListedMessage, ListOptions, Message,
-  MessagePage, NewMessage, PutCondition, Removal, RescheduledKey, Requeued, RotationStep, Schedule, SchedulePaused, ScheduleRun, SendOptions, Sent, Topic,
-  TopicDetails, TopicList, TopicRemoval, TopicStats,
+  Cancelled, CancelledKey, ChangedToken, Condition, FailedAttempt, GarbageReason, GroupPaused, GroupRetired, GroupState, GroupStats, LisaOptions,
+  ListedMessage, ListOptions, Message, MessagePage, NewMessage, PutCondition, Removal, Requeued, RescheduledKey, RotationStep, Schedule,
+  SchedulePaused, ScheduleRun, SendOptions, Sent, Topic, TopicDetails, TopicList, TopicPaused, TopicRemoval, TopicStats,
 } from "./client.js";
 export type { Ended, PullOptions } from "./delivery.js";
 export type { Outcome } from "./outcome.js";

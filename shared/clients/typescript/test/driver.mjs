@@ -93,6 +93,13 @@ const commands = {
   get_topic: ({ topic }) => plain(() => lisa.getTopic(topic)),
   put_topic: ({ topic, settings, ...condition }) => plain(() => lisa.putTopic(topic, settings, condition)),
   remove_topic: ({ topic, how, ...condition }) => plain(() => lisa.removeTopic(topic, how, condition)),
+  pause_topic: ({ topic }) => plain(() => lisa.pauseTopic(topic)),
+  resume_topic: ({ topic }) => plain(() => lisa.resumeTopic(topic)),
+  pause_group: ({ topic, group }) => plain(() => lisa.pauseGroup(topic, group)),
+  resume_group: ({ topic, group }) => plain(() => lisa.resumeGroup(topic, group)),
+  drain_group: ({ topic, group }) => plain(() => lisa.drainGroup(topic, group)),
+  drop_group: ({ topic, group }) => plain(() => lisa.dropGroup(topic, group)),
+  keep_group: ({ topic, group }) => plain(() => lisa.keepGroup(topic, group)),
   put_schedule: async ({ schedule, definition }) => {
     const made = await plain(() => lisa.putSchedule(schedule, definition));
     return made.error ? made : { ...made, next_times: made.next_times.map(Date.parse) };

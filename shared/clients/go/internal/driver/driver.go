@@ -111,6 +111,20 @@ func (d *driver) answer(c command) any {
 	case "remove_topic":
 		removed, err := d.client.RemoveTopic(ctx, c.Topic, c.How, c.conditions()...)
 		return result(map[string]any{"topic": removed.Topic, "removal": removed.Removal, "stored": removed.Stored}, err)
+	case "pause_topic":
+		return pausedTopic(d.client.PauseTopic(ctx, c.Topic))
+	case "resume_topic":
+		return pausedTopic(d.client.ResumeTopic(ctx, c.Topic))
+	case "pause_group":
+		return pausedGroup(d.client.PauseGroup(ctx, c.Topic, *c.Group))
+	case "resume_group":
+		return pausedGroup(d.client.ResumeGroup(ctx, c.Topic, *c.Group))
+	case "drain_group":
+		return retiredGroup(d.client.DrainGroup(ctx, c.Topic, *c.Group))
+	case "drop_group":
+		return retiredGroup(d.client.DropGroup(ctx, c.Topic, *c.Group))
+	case "keep_group":
+		return retiredGroup(d.client.KeepGroup(ctx, c.Topic, *c.Group))
 	case "put_schedule":
 		made, err := d.client.PutSchedule(ctx, c.Schedule, c.Definition)
 		next := make([]int64, len(made.NextTimes))
@@ -169,6 +183,20 @@ func (d *driver) sendMany(ctx context.Context, c command) any {
 	}
 	sent, err := d.client.SendMany(ctx, c.Topic, messages)
 	return results(sent, err)
+}
+
+func pausedTopic(paused lisarelay.TopicPaused, err error) any {
+	return result(map[string]any{"topic": paused.Topic, "paused": paused.Paused, "changed": paused.Changed}, err)
+}
+
+func pausedGroup(paused lisarelay.GroupPaused, err error) any {
+	return result(map[string]any{"topic": paused.Topic, "group": paused.Group, "paused": paused.Paused, "changed": paused.Changed}, err)
+}
+
+func retiredGroup(retired lisarelay.GroupRetired, err error) any {
+	shown := map[string]any{"topic": retired.Topic, "group": retired.Group, "changed": retired.Changed, "left": retired.Left, "configured": retired.Configured, "messages_wait": retired.MessagesWait}
+	setText(shown, "retiring", retired.Retiring)
+	return result(shown, err)
 }
 
 func changedToken(changed lisarelay.ChangedToken, err error) any {

@@ -29,6 +29,8 @@ from ._types import (
     DeliveryFields,
     Duration,
     Ended,
+    GroupPaused,
+    GroupRetired,
     Instant,
     ListOptions,
     Message,
@@ -48,6 +50,7 @@ from ._types import (
     Topic,
     TopicDetails,
     TopicList,
+    TopicPaused,
     TopicRemoval,
 )
 from ._work import Event, Size, Worker, WorkerCalls, check_arguments
@@ -191,6 +194,14 @@ class _Client:
     def _remove_topic(self, topic: str, how: Removal | None, if_match: int | None) -> flows.Flow[TopicRemoval]:
         request = flows.removal_request(topic, how, if_match)
         return (yield from flows.exchange(request, self._tries, types.reader(TopicRemoval)))
+
+    def _pause_topic(self, topic: str, verb: str) -> flows.Flow[TopicPaused]:
+        request = flows.Request("POST", flows.path("topics", topic, verb), to="manager")
+        return (yield from flows.exchange(request, self._tries, types.reader(TopicPaused)))
+
+    def _change_group(self, kind: type[T], topic: str, group: str, verb: str) -> flows.Flow[T]:
+        request = flows.group_request(topic, group, verb)
+        return (yield from flows.exchange(request, self._tries, types.reader(kind)))
 
     def _put_schedule(self, schedule: str, definition: Mapping[str, Any]) -> flows.Flow[Schedule]:
         request = flows.definition_request(schedule, definition)
@@ -386,6 +397,49 @@ class Lisa(_Client):
         `PreconditionFailed` if the topic has another one, unless it is being removed in this way already.
         """
         return self._run(self._remove_topic(topic, how, if_match))
+
+    def pause_topic(self, topic: str) -> TopicPaused:
+        """Pauses a topic: due messages collect in the backlog of each group. Raises `NotFound` if there is none."""
+        return self._run(self._pause_topic(topic, "pause"))
+
+    def resume_topic(self, topic: str) -> TopicPaused:
+        """Resumes a paused topic. Raises `NotFound` if there is none."""
+        return self._run(self._pause_topic(topic, "resume"))
+
+    def pause_group(self, topic: str, group: str) -> GroupPaused:
+        """Pauses a group: messages that become due for it collect in its backlog. Other groups are not affected.
+
+        Raises `NotFound` if there is no such group.
+        """
+        return self._run(self._change_group(GroupPaused, topic, group, "pause"))
+
+    def resume_group(self, topic: str, group: str) -> GroupPaused:
+        """Resumes a paused group. Raises `NotFound` if there is no such group."""
+        return self._run(self._change_group(GroupPaused, topic, group, "resume"))
+
+    def drain_group(self, topic: str, group: str) -> GroupRetired:
+        """Drains a group: it gets no new messages, and is removed within a minute after its last one is finished.
+
+        If the configuration of the manager does not declare the topic, its settings then do not name the group any
+        more. Raises `NotFound` if there is no such group, also if it is gone since an earlier try without an answer.
+        """
+        return self._run(self._change_group(GroupRetired, topic, group, "drain"))
+
+    def drop_group(self, topic: str, group: str) -> GroupRetired:
+        """Drops the messages of a group, which cannot be undone, and removes it.
+
+        It drops messages for up to 2 s, and a manager begins to drop those that are left within a minute. For the
+        settings of the topic and the errors, see `drain_group`.
+        """
+        return self._run(self._change_group(GroupRetired, topic, group, "drop"))
+
+    def keep_group(self, topic: str, group: str) -> GroupRetired:
+        """Cancels a drain or drop: the group gets messages again, except those dropped or due in the meantime.
+
+        If the configuration of the manager does not declare the topic, its settings name the group again. Raises
+        `NotFound` if there is no such group.
+        """
+        return self._run(self._change_group(GroupRetired, topic, group, "keep"))
 
     def put_schedule(self, schedule: str, definition: Mapping[str, Any]) -> Schedule:
         """Creates a schedule, or replaces its definition: the fields of `schedules.NAME` in the configuration.
@@ -708,6 +762,49 @@ class AsyncLisa(_Client):
         `PreconditionFailed` if the topic has another one, unless it is being removed in this way already.
         """
         return await self._run(self._remove_topic(topic, how, if_match))
+
+    async def pause_topic(self, topic: str) -> TopicPaused:
+        """Pauses a topic: due messages collect in the backlog of each group. Raises `NotFound` if there is none."""
+        return await self._run(self._pause_topic(topic, "pause"))
+
+    async def resume_topic(self, topic: str) -> TopicPaused:
+        """Resumes a paused topic. Raises `NotFound` if there is none."""
+        return await self._run(self._pause_topic(topic, "resume"))
+
+    async def pause_group(self, topic: str, group: str) -> GroupPaused:
+        """Pauses a group: messages that become due for it collect in its backlog. Other groups are not affected.
+
+        Raises `NotFound` if there is no such group.
+        """
+        return await self._run(self._change_group(GroupPaused, topic, group, "pause"))
+
+    async def resume_group(self, topic: str, group: str) -> GroupPaused:
+        """Resumes a paused group. Raises `NotFound` if there is no such group."""
+        return await self._run(self._change_group(GroupPaused, topic, group, "resume"))
+
+    async def drain_group(self, topic: str, group: str) -> GroupRetired:
+        """Drains a group: it gets no new messages, and is removed within a minute after its last one is finished.
+
+        If the configuration of the manager does not declare the topic, its settings then do not name the group any
+        more. Raises `NotFound` if there is no such group, also if it is gone since an earlier try without an answer.
+        """
+        return await self._run(self._change_group(GroupRetired, topic, group, "drain"))
+
+    async def drop_group(self, topic: str, group: str) -> GroupRetired:
+        """Drops the messages of a group, which cannot be undone, and removes it.
+
+        It drops messages for up to 2 s, and a manager begins to drop those that are left within a minute. For the
+        settings of the topic and the errors, see `drain_group`.
+        """
+        return await self._run(self._change_group(GroupRetired, topic, group, "drop"))
+
+    async def keep_group(self, topic: str, group: str) -> GroupRetired:
+        """Cancels a drain or drop: the group gets messages again, except those dropped or due in the meantime.
+
+        If the configuration of the manager does not declare the topic, its settings name the group again. Raises
+        `NotFound` if there is no such group.
+        """
+        return await self._run(self._change_group(GroupRetired, topic, group, "keep"))
 
     async def put_schedule(self, schedule: str, definition: Mapping[str, Any]) -> Schedule:
         """Creates a schedule, or replaces its definition: the fields of `schedules.NAME` in the configuration.

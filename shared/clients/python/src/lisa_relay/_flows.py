@@ -341,6 +341,11 @@ def removal_request(topic: str, how: types.Removal | None, if_match: int | None)
     return with_condition(Request("DELETE", path("topics", topic) + query, to="manager"), if_match)
 
 
+def group_request(topic: str, group: str, verb: str) -> Request:
+    """Returns a request that changes a group."""
+    return Request("POST", path("topics", topic, "groups", group, verb), to="manager")
+
+
 def with_condition(request: Request, if_match: int | None, create_only: bool = False) -> Request:
     """Adds the condition of a change: the version that is to be changed, or that there is none."""
     if type(create_only) is not bool:

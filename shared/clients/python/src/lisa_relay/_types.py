@@ -476,6 +476,43 @@ class TopicRemoval:
 
 
 @dataclass
+class TopicPaused:
+    """A topic that was paused or resumed. `changed` is false if it was in that state already."""
+
+    topic: str
+    paused: bool
+    changed: bool
+
+
+@dataclass
+class GroupPaused:
+    """A group that was paused or resumed. `changed` is false if it was in that state already."""
+
+    topic: str
+    group: str
+    paused: bool
+    changed: bool
+
+
+@dataclass
+class GroupRetired:
+    """A group that was drained, dropped or kept. `changed` is false if it was in that state already.
+
+    `left` is the number of messages that it still has. `retiring` is `drain` or `drop`, and None if it is kept.
+    `configured` is true if the settings of the topic name it: the next start of a manager, or change of the topic,
+    creates it again. `messages_wait` is true if no group of the topic gets messages: due ones wait until one does.
+    """
+
+    topic: str
+    group: str
+    changed: bool
+    left: int
+    retiring: str | None = None
+    configured: bool = False
+    messages_wait: bool = False
+
+
+@dataclass
 class Schedule:
     """A schedule with its definition and its next times, whether it is paused or not.
 

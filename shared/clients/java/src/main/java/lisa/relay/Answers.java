@@ -115,6 +115,22 @@ final class Answers {
         return new TopicRemoval(text(body, "topic"), text(body, "removal"), number(body, "stored"));
     }
 
+    static TopicPaused topicPaused(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new TopicPaused(text(body, "topic"), flag(body, "paused"), flag(body, "changed"));
+    }
+
+    static GroupPaused groupPaused(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new GroupPaused(text(body, "topic"), text(body, "group"), flag(body, "paused"), flag(body, "changed"));
+    }
+
+    static GroupRetired groupRetired(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new GroupRetired(text(body, "topic"), text(body, "group"), textOrNull(body, "retiring"), flag(body, "changed"),
+                longNumber(body, "left"), isTrue(body, "configured"), isTrue(body, "messages_wait"));
+    }
+
     static Schedule schedule(Object answer) {
         Map<?, ?> body = object(answer);
         List<Instant> nextTimes = list(body, "next_times").stream().map(time -> Instant.parse((String) time)).toList();

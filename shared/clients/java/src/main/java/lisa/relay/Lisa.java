@@ -474,6 +474,101 @@ public final class Lisa {
         throw new IllegalArgumentException("how: \"" + how + "\" is neither drain nor force");
     }
 
+    /**
+     * Pauses a topic: due messages collect in the backlog of each group. The manager answers it.
+     *
+     * @param topic the topic
+     * @return its state
+     * @throws LisaException if the request failed; with the code {@code unknown_topic} if there is none
+     */
+    public TopicPaused pauseTopic(String topic) {
+        return post(topicUrl(topic) + "/pause", Answers::topicPaused);
+    }
+
+    /**
+     * Resumes a paused topic. The manager answers it.
+     *
+     * @param topic the topic
+     * @return its state
+     * @throws LisaException if the request failed; with the code {@code unknown_topic} if there is none
+     */
+    public TopicPaused resumeTopic(String topic) {
+        return post(topicUrl(topic) + "/resume", Answers::topicPaused);
+    }
+
+    /**
+     * Pauses a group: messages that become due for it collect in its backlog. Other groups are not affected. The manager answers it.
+     *
+     * @param topic the topic
+     * @param group the name of the group
+     * @return its state
+     * @throws LisaException if the request failed; with the code {@code not_found} if there is no such group
+     */
+    public GroupPaused pauseGroup(String topic, String group) {
+        return post(groupUrl(topic, group) + "/pause", Answers::groupPaused);
+    }
+
+    /**
+     * Resumes a paused group. The manager answers it.
+     *
+     * @param topic the topic
+     * @param group the name of the group
+     * @return its state
+     * @throws LisaException if the request failed; with the code {@code not_found} if there is no such group
+     */
+    public GroupPaused resumeGroup(String topic, String group) {
+        return post(groupUrl(topic, group) + "/resume", Answers::groupPaused);
+    }
+
+    /**
+     * Drains a group: it gets no new messages, and is removed within a minute after its last one is finished. If the configuration of
+     * the manager does not declare the topic, its settings then do not name the group any more. The manager answers it.
+     *
+     * @param topic the topic
+     * @param group the name of the group
+     * @return its state
+     * @throws LisaException if the request failed; with the code {@code not_found} if there is no such group, also if it is gone since an
+     *     earlier try without an answer
+     */
+    public GroupRetired drainGroup(String topic, String group) {
+        return post(groupUrl(topic, group) + "/drain", Answers::groupRetired);
+    }
+
+    /**
+     * Drops the messages of a group, which cannot be undone, and removes it. It drops messages for up to 2 s, and a manager begins to
+     * drop those that are left within a minute. For the settings of the topic, see {@link #drainGroup}. The manager answers it.
+     *
+     * @param topic the topic
+     * @param group the name of the group
+     * @return its state
+     * @throws LisaException as {@link #drainGroup}
+     */
+    public GroupRetired dropGroup(String topic, String group) {
+        return post(groupUrl(topic, group) + "/drop", Answers::groupRetired);
+    }
+
+    /**
+     * Cancels a drain or drop: the group gets messages again, except those dropped or due in the meantime. If the configuration of the
+     * manager does not declare the topic, its settings name the group again. The manager answers it.
+     *
+     * @param topic the topic
+     * @param group the name of the group
+     * @return its state
+     * @throws LisaException if the request failed; with the code {@code not_found} if there is no such group
+     */
+    public GroupRetired keepGroup(String topic, String group) {
+        return post(groupUrl(topic, group) + "/keep", Answers::groupRetired);
+    }
+
+    /** Sends a request without a body. */
+    private <T> T post(String url, Function<Object, T> read) {
+        return call("POST", url, null, Map.of(), false, read);
+    }
+
+    private String groupUrl(String topic, String group) {
+        return manager + Values.path("topics", Values.text("topic", topic), "groups", Values.text("group", group));
+    }
+
     private String topicUrl(String topic) {
         return manager + Values.path("topics", Values.text("topic", topic));
     }
@@ -515,7 +610,7 @@ public final class Lisa {
      * @throws LisaException if the request failed; with the code {@code not_found} if there is no such schedule
      */
     public SchedulePaused pauseSchedule(String schedule) {
-        return call("POST", scheduleUrl(schedule, "pause"), null, Map.of(), false, Answers::schedulePaused);
+        return post(scheduleUrl(schedule, "pause"), Answers::schedulePaused);
     }
 
     /**
@@ -526,7 +621,7 @@ public final class Lisa {
      * @throws LisaException if the request failed; with the code {@code not_found} if there is no such schedule
      */
     public SchedulePaused resumeSchedule(String schedule) {
-        return call("POST", scheduleUrl(schedule, "resume"), null, Map.of(), false, Answers::schedulePaused);
+        return post(scheduleUrl(schedule, "resume"), Answers::schedulePaused);
     }
 
     /**

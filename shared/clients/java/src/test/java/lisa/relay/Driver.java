@@ -44,6 +44,7 @@ final class Driver {
 
     private Object run(Map<?, ?> command) {
         String topic = Answers.textOrNull(command, "topic");
+        String group = Answers.textOrNull(command, "group");
         String id = Answers.textOrNull(command, "id");
         String schedule = Answers.textOrNull(command, "schedule");
         String token = Answers.textOrNull(command, "token");
@@ -64,6 +65,13 @@ final class Driver {
             case "get_topic" -> topicDetails(lisa.getTopic(topic));
             case "put_topic" -> topic(putTopic(topic, values(map(command, "settings")), condition(command)));
             case "remove_topic" -> removeTopic(topic, command);
+            case "pause_topic" -> paused(lisa.pauseTopic(topic));
+            case "resume_topic" -> paused(lisa.resumeTopic(topic));
+            case "pause_group" -> paused(lisa.pauseGroup(topic, group));
+            case "resume_group" -> paused(lisa.resumeGroup(topic, group));
+            case "drain_group" -> retired(lisa.drainGroup(topic, group));
+            case "drop_group" -> retired(lisa.dropGroup(topic, group));
+            case "keep_group" -> retired(lisa.keepGroup(topic, group));
             case "put_schedule" -> putSchedule(schedule, map(command, "definition"));
             case "remove_schedule" -> removeSchedule(schedule);
             case "pause_schedule" -> paused(lisa.pauseSchedule(schedule));
@@ -185,6 +193,19 @@ final class Driver {
     private Object removeSchedule(String schedule) {
         lisa.removeSchedule(schedule);
         return given("removed", true);
+    }
+
+    private static Object paused(TopicPaused paused) {
+        return given("topic", paused.topic(), "paused", paused.paused(), "changed", paused.changed());
+    }
+
+    private static Object paused(GroupPaused paused) {
+        return given("topic", paused.topic(), "group", paused.group(), "paused", paused.paused(), "changed", paused.changed());
+    }
+
+    private static Object retired(GroupRetired retired) {
+        return given("topic", retired.topic(), "group", retired.group(), "retiring", retired.retiring(), "changed", retired.changed(),
+                "left", retired.left(), "configured", retired.configured(), "messages_wait", retired.messagesWait());
     }
 
     private static Object paused(SchedulePaused paused) {
