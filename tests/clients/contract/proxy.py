@@ -30,7 +30,7 @@ ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
                        b'"group": "g", "left": 0}'),
     "wrong types": (200, {}, json.dumps({
         "messages": {}, "next": 7, "garbage": None, "in_flight": "0", "cancelled": None, "rescheduled": None, "done": None, "found": None,
-        "topics": {}, "groups": {}, "topic": "t", "epoch": "1", "settings": {}, "removal": "drain", "stored": "0", "group": "g", "left": "0",
+        "topics": {}, "schedules": {}, "groups": {}, "topic": "t", "epoch": "1", "settings": {}, "removal": "drain", "stored": "0", "group": "g", "left": "0",
         "schedule": "s", "version": "1", "definition": {}, "next_times": {}, "warnings": {}, "paused": 1, "changed": 0, "id": "x", "sent": "no",
     }).encode()),
     "null": (200, {}, b"null"),

@@ -120,8 +120,9 @@ class Run:
         self.scenario, self.topic, self.driver = scenario, f"contract-{uuid4().hex}", driver
         # The ids of the scenario's messages, by their payload.
         self.ids: dict[str, str] = {}
-        # The cursor of the next page.
+        # The cursor of the next page, and the last version.
         self.next: str | None = None
+        self.version: int | None = None
 
     async def run(self) -> None:
         scenario = self.scenario
@@ -175,7 +176,11 @@ class Run:
         if step["call"].startswith("list_") and step.setdefault("prefix", self.topic) == "":
             del step["prefix"]
         if step["call"].endswith("_schedule"):
-            step.setdefault("schedule", self.topic)
+            step["schedule"] = step.get("schedule", self.topic).replace("SECOND", f"{self.topic}-2")
+        if step.get("if_match") == "VERSION":
+            step["if_match"] = self.version
+        if step.get("cursor") == "NEXT":
+            step["cursor"] = self.next
         if "definition" in step:
             step["definition"] = {"topic": self.topic, **step["definition"]}
         if step.get("options", {}).get("cursor") == "NEXT":
@@ -188,8 +193,8 @@ class Run:
         check(f"the seconds of {step['call']}", time.monotonic() - began, seconds)
         if isinstance(answer, dict) and step["call"] == "send" and "id" in answer:
             self.ids[step["payload"]] = answer["id"]
-        if step["call"] == "list":
-            self.next = answer.get("next")
+        if isinstance(answer, dict):
+            self.next, self.version = answer.get("next"), answer.get("version", self.version)
         if messages is not None and isinstance(answer, list):
             check("the number of results", len(answer), len(step["messages"]))
             results = zip(step["messages"], answer, strict=True)

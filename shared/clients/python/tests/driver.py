@@ -30,6 +30,7 @@ WHOLE = (
     lr.GroupPaused,
     lr.GroupRetired,
     lr.TopicRemoval,
+    lr.SchedulePage,
     lr.SchedulePaused,
     lr.ScheduleRun,
 )
@@ -64,6 +65,8 @@ def shown(result: Any) -> Any:
     fields = ("id", "outcome", "state", "attempt")
     if isinstance(result, lr.Schedule):
         return {**asdict(result), "next_times": [round(at.timestamp() * 1000) for at in result.next_times]}
+    if isinstance(result, lr.Backfilled):
+        return {**asdict(result), "next": result.next and round(result.next.timestamp() * 1000)}
     if isinstance(result, WHOLE):
         return asdict(result)
     answer = {name: getattr(result, name) for name in fields if hasattr(result, name)}
@@ -241,11 +244,20 @@ class Driver:
     async def keep_group(self, topic: str, group: str) -> Any:
         return shown(await attempt(self.lisa.keep_group, topic, group))
 
-    async def put_schedule(self, topic: str, schedule: str, definition: Any) -> Any:
-        return shown(await attempt(self.lisa.put_schedule, schedule, definition))
+    async def list_schedules(self, topic: str, **options: Any) -> Any:
+        return shown(await attempt(self.lisa.list_schedules, **options))
 
-    async def remove_schedule(self, topic: str, schedule: str) -> Any:
-        error = await attempt(self.lisa.remove_schedule, schedule)
+    async def get_schedule(self, topic: str, schedule: str) -> Any:
+        return shown(await attempt(self.lisa.get_schedule, schedule))
+
+    async def backfill_schedule(self, topic: str, schedule: str, **period: Any) -> Any:
+        return shown(await attempt(self.lisa.backfill_schedule, schedule, period.pop("from"), **period))
+
+    async def put_schedule(self, topic: str, schedule: str, definition: Any, **condition: Any) -> Any:
+        return shown(await attempt(self.lisa.put_schedule, schedule, definition, **condition))
+
+    async def remove_schedule(self, topic: str, schedule: str, **condition: Any) -> Any:
+        error = await attempt(self.lisa.remove_schedule, schedule, **condition)
         return shown(error) if error else {"removed": True}
 
     async def pause_schedule(self, topic: str, schedule: str) -> Any:

@@ -313,16 +313,80 @@ export interface GroupRetired {
   messages_wait?: boolean;
 }
 
-/** A schedule with its definition. */
-export interface Schedule {
+/** The options of a list by name. */
+export interface PageOptions {
+  /** The start of the names. By default, all names. */
+  prefix?: string | undefined;
+  /** The maximum number of a page, 1 to 1000. Default: 100. */
+  limit?: number | undefined;
+  /** The `next` of the last page. By default, and with null, the first page. */
+  cursor?: string | null | undefined;
+}
+
+/** A page of schedules by name. With large definitions, it has fewer than its limit. */
+export interface SchedulePage {
+  schedules: ListedSchedule[];
+  /** The cursor of the next page; null on the last one. */
+  next: string | null;
+  /** The schedules whose definition cannot be read, and the reason. */
+  damaged: { schedule: string; error: string }[];
+}
+
+/** A schedule of a page, and its progress. */
+export interface ListedSchedule {
   schedule: string;
-  /** It changes whenever the definition does. */
-  version: number;
+  topic: string;
+  cron: string;
+  time_zone: string;
+  /** True if the configuration of the manager declares it. */
+  declared_in_file: boolean;
+  /** The newest of its times for which a message was sent, possibly ahead of that time. */
+  sent_until?: string | null;
+  /** Its next time, unless it is paused. */
+  next?: string | null;
+  /** The number of its times for which no message was sent because no manager was available, or because the topic refused it. */
+  missed?: number;
+  /** The newest of those. */
+  newest_missed?: string;
+  paused_since?: string;
+  /** The error of its last send, if that failed, and its time. */
+  error?: string;
+  error_at?: string;
+}
+
+/** A schedule with its definition. */
+export interface Schedule extends ListedSchedule {
+  /** It grows with each change of the definition. Missing if the configuration of the manager declares the schedule. */
+  version?: number;
   definition: Record<string, unknown>;
   /** Its next five times, whether it is paused or not. */
   next_times: string[];
   /** What its author may not expect: days that some months do not have, and clock changes that skip or repeat a time. */
   warnings: string[];
+}
+
+/** A period of the past. */
+export interface BackfillPeriod {
+  /** Its first time. */
+  from: Instant;
+  /** Its end, which is not part of it. Default: now. */
+  to?: Instant;
+  /** Counts the times, and sends nothing. */
+  dry_run?: boolean;
+}
+
+/** The messages that a backfill has sent. */
+export interface Backfilled {
+  schedule: string;
+  topic: string;
+  /** The number of times of this call, up to 1,000. */
+  times: number;
+  /** The number of messages that were sent; 0 with `dry_run`. */
+  sent: number;
+  /** The number of times for which there was a message already, also of an earlier try; 0 with `dry_run`. */
+  duplicates: number;
+  /** The `from` of the next call; null at the end. */
+  next: string | null;
 }
 
 /** A schedule that was paused or resumed. */
@@ -423,10 +487,8 @@ export class Lisa {
     const query = new URLSearchParams(given.map(([name, value]) => [name, String(value)]));
     const request = { method: "GET", path: `${path("topics", topic, "messages")}?${query}`, to: "manager" as const };
     return this.#call(request, (body) => {
-      const { messages, next = null } = object(body);
-      if (!Array.isArray(messages) || (next !== null && typeof next !== "string")) throw new TypeError("messages or next is missing");
-      if (messages.length > (options.limit ?? MAX_PAGE)) throw new TypeError(`${messages.length} messages for a page of ${options.limit ?? MAX_PAGE}`);
-      return { messages: messages.map((one) => counts(object(one, "id", "state"), "attempt")), next } as unknown as MessagePage;
+      const messages = itemsOf(body, "messages", options.limit);
+      return { messages: messages.map((one) => counts(object(one, "id", "state"), "attempt")), next: nextOf(object(body)) } as unknown as MessagePage;
     });
   }
 
@@ -575,13 +637,39 @@ export class Lisa {
    * the schedule sends a message to its `topic`. A field that is missing has its default. Throws a `Problem`: with the code
    * `unknown_topic` if there is no such topic, and with `declared_in_file` if the configuration of the manager declares the schedule.
    */
-  async putSchedule(schedule: string, definition: Readonly<Record<string, unknown>>): Promise<Schedule> {
+  async putSchedule(schedule: string, definition: Readonly<Record<string, unknown>>, condition: PutCondition = {}): Promise<Schedule> {
     if (typeof definition !== "object" || definition === null || Array.isArray(definition)) throw new TypeError("definition: is not an object");
-    const request = { ...scheduleRequest("PUT", schedule), content: JSON.stringify(texts(definition)) };
+    const request = { ...scheduleRequest("PUT", schedule), content: JSON.stringify(texts(definition)), headers: putHeaders(condition) };
+    return this.#call(request, readSchedule);
+  }
+
+  /** Lists schedules by name, a page at a time. Pass `next` of a page as the `cursor` of the next call, with the same other options. */
+  async listSchedules({ prefix, limit, cursor }: PageOptions = {}): Promise<SchedulePage> {
+    const request = { method: "GET", path: `/v1/schedules${queryOf({ prefix, limit, cursor })}`, to: "manager" as const };
     return this.#call(request, (body) => {
-      const answer = withItems("warnings", withItems("next_times", counts(object(body, "schedule"), "version")));
-      object(answer.definition);
-      return answer as unknown as Schedule;
+      const { damaged } = withList("damaged", object(body)) as { damaged: unknown[] };
+      const schedules = itemsOf(body, "schedules", limit).map(readListedSchedule);
+      return { schedules, next: nextOf(object(body)), damaged: damaged.map((one) => object(one, "schedule", "error")) } as unknown as SchedulePage;
+    });
+  }
+
+  /** Returns a schedule with its definition and its next times. Throws a `Problem` with the code `not_found` if there is none. */
+  async getSchedule(schedule: string): Promise<Schedule> {
+    return this.#call(scheduleRequest("GET", schedule), readSchedule);
+  }
+
+  /**
+   * Sends a message, due now, for each time of a schedule in a period. A time for which there is a message already, within the
+   * `dedup_window` of the topic, is skipped. A call sends up to 1,000 messages: pass `next` of its result as the `from` of the next call.
+   * Throws a `Problem`: with the code `not_found` if there is no such schedule, with `unknown_topic` if its topic does not exist, and with
+   * `full` if the topic is full.
+   */
+  async backfillSchedule(schedule: string, { from, to, dry_run }: BackfillPeriod): Promise<Backfilled> {
+    if (from === undefined) throw new TypeError("from: is missing");
+    const request = { ...scheduleRequest("POST", schedule, "backfill"), content: JSON.stringify(texts({ from, to, dry_run })) };
+    return this.#call(request, (body) => {
+      const answer = counts(object(body, "schedule", "topic"), "times", "sent", "duplicates");
+      return { ...answer, next: nextOf(answer) } as unknown as Backfilled;
     });
   }
 
@@ -589,8 +677,8 @@ export class Lisa {
    * Removes a schedule. The messages that it has sent stay. Throws a `Problem`: with the code `declared_in_file` if the configuration
    * of the manager declares the schedule, and with `not_found` if there is none, also if an earlier try without an answer has removed it.
    */
-  async removeSchedule(schedule: string): Promise<void> {
-    return this.#call(scheduleRequest("DELETE", schedule), nothing);
+  async removeSchedule(schedule: string, condition: Condition = {}): Promise<void> {
+    return this.#call({ ...scheduleRequest("DELETE", schedule), headers: conditionHeaders(condition) }, nothing);
   }
 
   /** Pauses a schedule: it sends nothing until it is resumed. Throws a `Problem` with the code `not_found` if there is none. */
@@ -777,6 +865,30 @@ function readToken(body: unknown): ChangedToken {
   const answer = withItems("scopes", flags(counts(object(body, "token"), "version"), "is_rotating"));
   if (answer.secret !== undefined && typeof answer.secret !== "string") throw new TypeError("secret: is not a string");
   return answer as unknown as ChangedToken;
+}
+
+function readListedSchedule(body: unknown): Body {
+  return flags(object(body, "schedule", "topic", "cron", "time_zone"), "declared_in_file");
+}
+
+function readSchedule(body: unknown): Schedule {
+  const answer = withItems("warnings", withItems("next_times", readListedSchedule(body)));
+  object(answer.definition);
+  if (answer.version !== undefined && answer.version !== null) counts(answer, "version");
+  return answer as unknown as Schedule;
+}
+
+/** Returns the items of a page. */
+function itemsOf(body: unknown, name: string, limit = MAX_PAGE): unknown[] {
+  const items = withItems(name, object(body))[name] as unknown[];
+  if (items.length > limit) throw new TypeError(`${items.length} ${name} for a page of ${limit}`);
+  return items;
+}
+
+/** Returns where a list goes on; null at its end. */
+function nextOf({ next = null }: Body): string | null {
+  if (next !== null && typeof next !== "string") throw new TypeError("next is not a string");
+  return next;
 }
 
 function readPaused(body: unknown): SchedulePaused {

@@ -3,9 +3,10 @@
 export { Lisa } from "./client.js";
 export { Delivery } from "./delivery.js";
 export type {
-  Cancelled, CancelledKey, ChangedToken, Condition, FailedAttempt, GarbageReason, GroupPaused, GroupRetired, GroupState, GroupStats, LisaOptions,
-  ListedMessage, ListOptions, Message, MessagePage, NewMessage, PutCondition, Removal, Requeued, RescheduledKey, RotationStep, Schedule,
-  SchedulePaused, ScheduleRun, SendOptions, Sent, Topic, TopicDetails, TopicList, TopicPaused, TopicRemoval, TopicStats,
+  Backfilled, BackfillPeriod, Cancelled, CancelledKey, ChangedToken, Condition, FailedAttempt, GarbageReason, GroupPaused, GroupRetired, GroupState,
+  GroupStats, LisaOptions, ListedMessage, ListedSchedule, ListOptions, Message, MessagePage, NewMessage, PageOptions, PutCondition, Removal, Requeued,
+  RescheduledKey, RotationStep, Schedule, SchedulePage, SchedulePaused, ScheduleRun, SendOptions, Sent, Topic, TopicDetails, TopicList, TopicPaused,
+  TopicRemoval, TopicStats,
 } from "./client.js";
 export type { Ended, PullOptions } from "./delivery.js";
 export type { Outcome } from "./outcome.js";

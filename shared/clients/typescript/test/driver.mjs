@@ -33,6 +33,11 @@ async function plain(call) {
   return result instanceof Error ? shown(result) : result;
 }
 
+/** Returns a schedule as JSON of the contract has it. */
+function withTimes(schedule) {
+  return schedule.next_times ? { ...schedule, next_times: schedule.next_times.map(Date.parse) } : schedule;
+}
+
 async function inTurns(items, callers, use) {
   const [results, left] = [[], items.entries()];
   const turns = Array.from({ length: callers }, async () => {
@@ -100,11 +105,14 @@ const commands = {
   drain_group: ({ topic, group }) => plain(() => lisa.drainGroup(topic, group)),
   drop_group: ({ topic, group }) => plain(() => lisa.dropGroup(topic, group)),
   keep_group: ({ topic, group }) => plain(() => lisa.keepGroup(topic, group)),
-  put_schedule: async ({ schedule, definition }) => {
-    const made = await plain(() => lisa.putSchedule(schedule, definition));
-    return made.error ? made : { ...made, next_times: made.next_times.map(Date.parse) };
+  list_schedules: ({ prefix, limit, cursor }) => plain(() => lisa.listSchedules({ prefix, limit, cursor })),
+  get_schedule: async ({ schedule }) => withTimes(await plain(() => lisa.getSchedule(schedule))),
+  put_schedule: async ({ topic, schedule, definition, ...condition }) => withTimes(await plain(() => lisa.putSchedule(schedule, definition, condition))),
+  backfill_schedule: async ({ schedule, from, to, dry_run }) => {
+    const made = await plain(() => lisa.backfillSchedule(schedule, { from, to, dry_run }));
+    return made.error ? made : { ...made, next: made.next && Date.parse(made.next) };
   },
-  remove_schedule: async ({ schedule }) => (await plain(() => lisa.removeSchedule(schedule))) ?? { removed: true },
+  remove_schedule: async ({ topic, schedule, ...condition }) => (await plain(() => lisa.removeSchedule(schedule, condition))) ?? { removed: true },
   pause_schedule: ({ schedule }) => plain(() => lisa.pauseSchedule(schedule)),
   resume_schedule: ({ schedule }) => plain(() => lisa.resumeSchedule(schedule)),
   put_token: ({ token, definition }) => plain(() => lisa.putToken(token, definition)),

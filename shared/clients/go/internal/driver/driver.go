@@ -29,6 +29,10 @@ type command struct {
 	Settings    map[string]any
 	How         string
 	Prefix      string
+	Limit       int
+	Cursor      string
+	From, To    any
+	DryRun      bool   `json:"dry_run"`
 	IfMatch     *int64 `json:"if_match"`
 	CreateOnly  bool   `json:"create_only"`
 	Schedule    string
@@ -126,14 +130,23 @@ func (d *driver) answer(c command) any {
 	case "keep_group":
 		return retiredGroup(d.client.KeepGroup(ctx, c.Topic, *c.Group))
 	case "put_schedule":
-		made, err := d.client.PutSchedule(ctx, c.Schedule, c.Definition)
-		next := make([]int64, len(made.NextTimes))
-		for n, at := range made.NextTimes {
-			next[n] = at.UnixMilli()
+		return shownSchedule(d.client.PutSchedule(ctx, c.Schedule, c.Definition, c.conditions()...))
+	case "list_schedules":
+		page, err := d.client.ListSchedules(ctx, lisarelay.PageOptions{Prefix: c.Prefix, Limit: c.Limit, Cursor: c.Cursor})
+		shown := map[string]any{"schedules": page.Schedules, "damaged": append([]lisarelay.DamagedSchedule{}, page.Damaged...)}
+		setText(shown, "next", page.Next)
+		return result(shown, err)
+	case "get_schedule":
+		return shownSchedule(d.client.GetSchedule(ctx, c.Schedule))
+	case "backfill_schedule":
+		done, err := d.client.BackfillSchedule(ctx, c.Schedule, lisarelay.BackfillPeriod{From: instant(c.From), To: instant(c.To), DryRun: c.DryRun})
+		shown := map[string]any{"schedule": done.Schedule, "topic": done.Topic, "times": done.Times, "sent": done.Sent, "duplicates": done.Duplicates}
+		if !done.Next.IsZero() {
+			shown["next"] = done.Next.UnixMilli()
 		}
-		return result(map[string]any{"schedule": made.Schedule, "version": made.Version, "definition": made.Definition, "next_times": next, "warnings": texts(made.Warnings)}, err)
+		return result(shown, err)
 	case "remove_schedule":
-		return result(map[string]any{"removed": true}, d.client.RemoveSchedule(ctx, c.Schedule))
+		return result(map[string]any{"removed": true}, d.client.RemoveSchedule(ctx, c.Schedule, c.conditions()...))
 	case "pause_schedule":
 		paused, err := d.client.PauseSchedule(ctx, c.Schedule)
 		return result(map[string]any{"schedule": paused.Schedule, "paused": paused.Paused, "changed": paused.Changed}, err)
@@ -183,6 +196,18 @@ func (d *driver) sendMany(ctx context.Context, c command) any {
 	}
 	sent, err := d.client.SendMany(ctx, c.Topic, messages)
 	return results(sent, err)
+}
+
+func shownSchedule(found lisarelay.Schedule, err error) any {
+	next := make([]int64, len(found.NextTimes))
+	for n, at := range found.NextTimes {
+		next[n] = at.UnixMilli()
+	}
+	shown := map[string]any{"schedule": found.Schedule, "topic": found.Topic, "declared_in_file": found.DeclaredInFile, "definition": found.Definition, "next_times": next, "warnings": texts(found.Warnings)}
+	if found.Version != 0 {
+		shown["version"] = found.Version
+	}
+	return result(shown, err)
 }
 
 func pausedTopic(paused lisarelay.TopicPaused, err error) any {

@@ -23,6 +23,7 @@ from ._delivery import AsyncCalls, AsyncDelivery, Calls, Delivery
 from ._errors import LisaError, TransportError
 from ._http import Body, open_async_client, open_client, time_limit, translated
 from ._types import (
+    Backfilled,
     Cancelled,
     CancelledKey,
     ChangedToken,
@@ -43,6 +44,7 @@ from ._types import (
     RescheduledKey,
     RotationStep,
     Schedule,
+    SchedulePage,
     SchedulePaused,
     ScheduleRun,
     SendOptions,
@@ -64,8 +66,6 @@ Token = Union[str, Path, Callable[[], str], None]
 DEV = "http://127.0.0.1:7812"
 MINUTE = timedelta(minutes=1)
 LONG_POLL = timedelta(seconds=20)
-# The largest limit of a page.
-MAX_PAGE = 1000
 
 
 class _Client:
@@ -149,15 +149,7 @@ class _Client:
 
     def _list(self, topic: str, options: ListOptions) -> flows.Flow[MessagePage]:
         request = flows.list_request(topic, options)
-        limit = options.get("limit")
-        most = limit if isinstance(limit, int) else MAX_PAGE
-
-        def read(body: Any) -> MessagePage:
-            page = types.read(MessagePage, body)
-            if len(page.messages) > most:
-                raise ValueError(f"{len(page.messages)} messages for a page of {most}")
-            return page
-
+        read = flows.reader_of_page(MessagePage, "messages", options.get("limit"))
         return (yield from flows.exchange(request, self._tries, read))
 
     def _cancel_key(self, topic: str, key: str) -> flows.Flow[CancelledKey]:
@@ -203,13 +195,29 @@ class _Client:
         request = flows.group_request(topic, group, verb)
         return (yield from flows.exchange(request, self._tries, types.reader(kind)))
 
-    def _put_schedule(self, schedule: str, definition: Mapping[str, Any]) -> flows.Flow[Schedule]:
-        request = flows.definition_request(schedule, definition)
+    def _list_schedules(self, prefix: str | None, limit: int | None, cursor: str | None) -> flows.Flow[SchedulePage]:
+        request = flows.schedules_request(prefix, limit, cursor)
+        return (yield from flows.exchange(request, self._tries, flows.reader_of_page(SchedulePage, "schedules", limit)))
+
+    def _get_schedule(self, schedule: str) -> flows.Flow[Schedule]:
+        request = flows.schedule_request("GET", schedule)
         return (yield from flows.exchange(request, self._tries, types.reader(Schedule)))
 
-    def _remove_schedule(self, schedule: str) -> flows.Flow[None]:
-        request = flows.schedule_request("DELETE", schedule)
+    def _put_schedule(
+        self, schedule: str, definition: Mapping[str, Any], if_match: int | None, create_only: bool
+    ) -> flows.Flow[Schedule]:
+        request = flows.definition_request(schedule, definition, if_match, create_only)
+        return (yield from flows.exchange(request, self._tries, types.reader(Schedule)))
+
+    def _remove_schedule(self, schedule: str, if_match: int | None) -> flows.Flow[None]:
+        request = flows.with_condition(flows.schedule_request("DELETE", schedule), if_match)
         yield from flows.exchange(request, self._tries, flows.read_no_content)
+
+    def _backfill_schedule(
+        self, schedule: str, first: Instant, to: Instant | None, dry_run: bool
+    ) -> flows.Flow[Backfilled]:
+        request = flows.backfill_request(schedule, first, to, dry_run)
+        return (yield from flows.exchange(request, self._tries, types.reader(Backfilled)))
 
     def _set_paused(self, schedule: str, verb: str) -> flows.Flow[SchedulePaused]:
         request = flows.schedule_request("POST", schedule, verb)
@@ -441,22 +449,52 @@ class Lisa(_Client):
         """
         return self._run(self._change_group(GroupRetired, topic, group, "keep"))
 
-    def put_schedule(self, schedule: str, definition: Mapping[str, Any]) -> Schedule:
+    def list_schedules(
+        self, prefix: str | None = None, *, limit: int | None = None, cursor: str | None = None
+    ) -> SchedulePage:
+        """Returns a page of schedules by name, or of those whose name starts with `prefix`, with their progress.
+
+        A page has up to `limit` schedules, 1 to 1000 and by default 100. Pass its `next` as the `cursor` of the next
+        call, with the same other options.
+        """
+        return self._run(self._list_schedules(prefix, limit, cursor))
+
+    def get_schedule(self, schedule: str) -> Schedule:
+        """Returns a schedule with its definition and its next times. Raises `NotFound` if there is none."""
+        return self._run(self._get_schedule(schedule))
+
+    def put_schedule(
+        self, schedule: str, definition: Mapping[str, Any], *, if_match: int | None = None, create_only: bool = False
+    ) -> Schedule:
         """Creates a schedule, or replaces its definition: the fields of `schedules.NAME` in the configuration.
 
         At each time of its `cron`, the schedule sends a message to its `topic`. A field that is missing has its
         default. Raises `NotFound` if there is no such topic, and `Conflict` if the configuration of the manager
-        declares the schedule.
+        declares the schedule. With `if_match`, it changes only a schedule that has this `version`. With `create_only`,
+        it changes none. Otherwise, it raises `PreconditionFailed`, unless the schedule has this definition already.
         """
-        return self._run(self._put_schedule(schedule, definition))
+        return self._run(self._put_schedule(schedule, definition, if_match, create_only))
 
-    def remove_schedule(self, schedule: str) -> None:
+    def remove_schedule(self, schedule: str, *, if_match: int | None = None) -> None:
         """Removes a schedule. The messages that it has sent stay.
 
         Raises `Conflict` if the configuration of the manager declares the schedule, and `NotFound` if there is none,
-        also if an earlier try without an answer has removed it.
+        also if an earlier try without an answer has removed it. With `if_match`, a `version`, raises
+        `PreconditionFailed` if the schedule has another one.
         """
-        self._run(self._remove_schedule(schedule))
+        self._run(self._remove_schedule(schedule, if_match))
+
+    def backfill_schedule(
+        self, schedule: str, from_: Instant, to: Instant | None = None, *, dry_run: bool = False
+    ) -> Backfilled:
+        """Sends a message, due now, for each time of a schedule from `from_` until before `to`, by default now.
+
+        A time for which there is a message already, within the `dedup_window` of the topic, is skipped. A call sends up
+        to 1,000 messages: pass its `next` as `from_` of the next call. With `dry_run`, it counts the times, and sends
+        nothing. Raises `NotFound` if there is no such schedule, or if its topic does not exist, and `Full` if the topic
+        is full.
+        """
+        return self._run(self._backfill_schedule(schedule, from_, to, dry_run))
 
     def pause_schedule(self, schedule: str) -> SchedulePaused:
         """Pauses a schedule: it sends nothing until it is resumed. Raises `NotFound` if there is none."""
@@ -806,22 +844,52 @@ class AsyncLisa(_Client):
         """
         return await self._run(self._change_group(GroupRetired, topic, group, "keep"))
 
-    async def put_schedule(self, schedule: str, definition: Mapping[str, Any]) -> Schedule:
+    async def list_schedules(
+        self, prefix: str | None = None, *, limit: int | None = None, cursor: str | None = None
+    ) -> SchedulePage:
+        """Returns a page of schedules by name, or of those whose name starts with `prefix`, with their progress.
+
+        A page has up to `limit` schedules, 1 to 1000 and by default 100. Pass its `next` as the `cursor` of the next
+        call, with the same other options.
+        """
+        return await self._run(self._list_schedules(prefix, limit, cursor))
+
+    async def get_schedule(self, schedule: str) -> Schedule:
+        """Returns a schedule with its definition and its next times. Raises `NotFound` if there is none."""
+        return await self._run(self._get_schedule(schedule))
+
+    async def put_schedule(
+        self, schedule: str, definition: Mapping[str, Any], *, if_match: int | None = None, create_only: bool = False
+    ) -> Schedule:
         """Creates a schedule, or replaces its definition: the fields of `schedules.NAME` in the configuration.
 
         At each time of its `cron`, the schedule sends a message to its `topic`. A field that is missing has its
         default. Raises `NotFound` if there is no such topic, and `Conflict` if the configuration of the manager
-        declares the schedule.
+        declares the schedule. With `if_match`, it changes only a schedule that has this `version`. With `create_only`,
+        it changes none. Otherwise, it raises `PreconditionFailed`, unless the schedule has this definition already.
         """
-        return await self._run(self._put_schedule(schedule, definition))
+        return await self._run(self._put_schedule(schedule, definition, if_match, create_only))
 
-    async def remove_schedule(self, schedule: str) -> None:
+    async def remove_schedule(self, schedule: str, *, if_match: int | None = None) -> None:
         """Removes a schedule. The messages that it has sent stay.
 
         Raises `Conflict` if the configuration of the manager declares the schedule, and `NotFound` if there is none,
-        also if an earlier try without an answer has removed it.
+        also if an earlier try without an answer has removed it. With `if_match`, a `version`, raises
+        `PreconditionFailed` if the schedule has another one.
         """
-        await self._run(self._remove_schedule(schedule))
+        await self._run(self._remove_schedule(schedule, if_match))
+
+    async def backfill_schedule(
+        self, schedule: str, from_: Instant, to: Instant | None = None, *, dry_run: bool = False
+    ) -> Backfilled:
+        """Sends a message, due now, for each time of a schedule from `from_` until before `to`, by default now.
+
+        A time for which there is a message already, within the `dedup_window` of the topic, is skipped. A call sends up
+        to 1,000 messages: pass its `next` as `from_` of the next call. With `dry_run`, it counts the times, and sends
+        nothing. Raises `NotFound` if there is no such schedule, or if its topic does not exist, and `Full` if the topic
+        is full.
+        """
+        return await self._run(self._backfill_schedule(schedule, from_, to, dry_run))
 
     async def pause_schedule(self, schedule: str) -> SchedulePaused:
         """Pauses a schedule: it sends nothing until it is resumed. Raises `NotFound` if there is none."""

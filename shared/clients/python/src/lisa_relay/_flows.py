@@ -24,6 +24,8 @@ MAX_BYTES = 1024 * 1024
 MAX_BATCHED = 64 * 1024
 # 16 MiB of payloads, each byte of which may take six in JSON, and their headers.
 MAX_PAYLOADS = 128 * 1024 * 1024
+# The largest limit of a page.
+MAX_PAGE = 1000
 # 10,000 topics with their settings.
 MAX_TOPICS = MAX_PAYLOADS
 
@@ -164,6 +166,18 @@ def settle_and_pull(
         return SettledAndPulled(results_of(types.Ended, len(items), body["results"]), read(body))
 
     return read_answer((yield request), read_both)
+
+
+def reader_of_page(kind: type[T], name: str, limit: int | None) -> Callable[[Any], T]:
+    """Returns a function that reads a page of a list with this limit."""
+    most = limit if isinstance(limit, int) else MAX_PAGE
+
+    def read(body: Any) -> T:
+        if len(body[name]) > most:
+            raise ValueError(f"{len(body[name])} {name} for a page of {most}")
+        return types.read(kind, body)
+
+    return read
 
 
 def reader_of_deliveries(kind: type[T], options: Mapping[str, Any], **fields: Any) -> Callable[[Any], list[T]]:
@@ -371,11 +385,28 @@ def query_of(options: Mapping[str, Any]) -> str:
     return f"?{urlencode(query)}" if query else ""
 
 
-def definition_request(schedule: str, definition: Mapping[str, Any]) -> Request:
+def schedules_request(prefix: str | None, limit: int | None, cursor: str | None) -> Request:
+    """Returns a request for a page of schedules."""
+    query = query_of({"prefix": prefix, "limit": limit, "cursor": cursor})
+    return Request("GET", "/v1/schedules" + query, to="manager")
+
+
+def definition_request(
+    schedule: str, definition: Mapping[str, Any], if_match: int | None, create_only: bool
+) -> Request:
     """Returns a request that creates a schedule, or replaces its definition."""
     if not isinstance(definition, Mapping):
         raise TypeError(f"definition: {definition!r} is not a mapping")
-    return with_json("PUT", path("schedules", schedule), types.given(definition), "manager")
+    request = with_json("PUT", path("schedules", schedule), types.given(definition), "manager")
+    return with_condition(request, if_match, create_only)
+
+
+def backfill_request(schedule: str, first: types.Instant, to: types.Instant | None, dry_run: bool) -> Request:
+    """Returns a request that sends a message for each time of a schedule in a period."""
+    if first is None:
+        raise TypeError("from_: is None")
+    body = types.given({"from": first, "to": to, "dry_run": dry_run})
+    return with_json("POST", path("schedules", schedule, "backfill"), body, "manager")
 
 
 def schedule_request(method: str, schedule: str, *verb: str) -> Request:

@@ -513,18 +513,84 @@ class GroupRetired:
 
 
 @dataclass
-class Schedule:
-    """A schedule with its definition and its next times, whether it is paused or not.
+class ListedSchedule:
+    """A schedule of a page, and its progress.
 
-    `version` changes whenever its definition does. `warnings` are about times that may surprise: days that some
-    months do not have, and clock changes that skip or repeat a time.
+    `declared_in_file` is true if the configuration of the manager declares it. `sent_until` is the newest of its times
+    for which a message was sent, possibly ahead of that time. `next` is its next time, and None if it is paused, since
+    `paused_since`. `missed` is the number of its times for which no message was sent because no manager was available,
+    or because the topic refused it, and `newest_missed` the newest of them. `error` is that of its last send, if it
+    failed, at `error_at`.
     """
 
     schedule: str
-    version: int
+    topic: str
+    cron: str
+    time_zone: str
+    declared_in_file: bool
+    sent_until: datetime | None = None
+    next: datetime | None = None
+    missed: int = 0
+    newest_missed: datetime | None = None
+    paused_since: datetime | None = None
+    error: str | None = None
+    error_at: datetime | None = None
+
+
+@dataclass
+class _Definition:
     definition: dict[str, Any]
     next_times: list[datetime]
     warnings: list[str]
+
+
+# Of a dataclass, the fields without a default come first: those of the last base.
+@dataclass
+class Schedule(ListedSchedule, _Definition):
+    """A schedule with its definition and its next five times, whether it is paused or not.
+
+    `version` grows with each change of its definition, and is None if the configuration of the manager declares it.
+    `warnings` are about times that may surprise: days that some months do not have, and clock changes that skip or
+    repeat a time.
+    """
+
+    version: int | None = None
+
+
+@dataclass
+class DamagedSchedule:
+    """A schedule whose definition cannot be read, and the reason."""
+
+    schedule: str
+    error: str
+
+
+@dataclass
+class SchedulePage:
+    """A page of schedules by name, and the cursor of the next page: None on the last one.
+
+    A page with large definitions has fewer schedules than its limit.
+    """
+
+    schedules: list[ListedSchedule]
+    next: str | None = None
+    damaged: list[DamagedSchedule] = field(default_factory=list)
+
+
+@dataclass
+class Backfilled:
+    """The number of times of a backfill, up to 1,000, and of the messages that it has sent.
+
+    `duplicates` are the times for which there was a message already, also of an earlier try. `next` is the `from_` of
+    the next call, and None at the end. Of a dry run, `sent` and `duplicates` are 0.
+    """
+
+    schedule: str
+    topic: str
+    sent: int
+    duplicates: int
+    times: int
+    next: datetime | None = None
 
 
 @dataclass

@@ -133,9 +133,37 @@ final class Answers {
 
     static Schedule schedule(Object answer) {
         Map<?, ?> body = object(answer);
+        ListedSchedule listed = listedSchedule(body);
+        Long version = numberOrNull(body, "version");
         List<Instant> nextTimes = list(body, "next_times").stream().map(time -> Instant.parse((String) time)).toList();
-        return new Schedule(text(body, "schedule"), longNumber(body, "version"), values(body, "definition"), nextTimes,
-                requiredTexts(body, "warnings"));
+        return new Schedule(listed.schedule(), listed.topic(), listed.cron(), listed.timeZone(), listed.declaredInFile(),
+                listed.sentUntil(), listed.next(), listed.missed(), listed.newestMissed(), listed.pausedSince(), listed.error(),
+                listed.errorAt(), version == null ? 0 : version, values(body, "definition"), nextTimes, requiredTexts(body, "warnings"));
+    }
+
+    private static ListedSchedule listedSchedule(Object schedule) {
+        Map<?, ?> body = object(schedule);
+        Long missed = numberOrNull(body, "missed");
+        return new ListedSchedule(text(body, "schedule"), text(body, "topic"), text(body, "cron"), text(body, "time_zone"),
+                flag(body, "declared_in_file"), instantOrNull(body, "sent_until"), instantOrNull(body, "next"),
+                missed == null ? 0 : missed, instantOrNull(body, "newest_missed"), instantOrNull(body, "paused_since"),
+                textOrNull(body, "error"), instantOrNull(body, "error_at"));
+    }
+
+    static SchedulePage schedulePage(Object answer, int most) {
+        Map<?, ?> body = object(answer);
+        List<?> schedules = list(body, "schedules");
+        if (schedules.size() > most) throw new IllegalArgumentException("more schedules than the page has");
+        List<?> damaged = body.containsKey("damaged") ? list(body, "damaged") : List.of();
+        return new SchedulePage(schedules.stream().map(Answers::listedSchedule).toList(),
+                body.get("next") == null ? null : text(body, "next"), damaged.stream()
+                .map(one -> new SchedulePage.DamagedSchedule(text(object(one), "schedule"), text(object(one), "error"))).toList());
+    }
+
+    static Backfilled backfilled(Object answer) {
+        Map<?, ?> body = object(answer);
+        return new Backfilled(text(body, "schedule"), text(body, "topic"), number(body, "times"), number(body, "sent"),
+                number(body, "duplicates"), instantOrNull(body, "next"));
     }
 
     static SchedulePaused schedulePaused(Object answer) {

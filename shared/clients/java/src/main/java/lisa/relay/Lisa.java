@@ -574,6 +574,30 @@ public final class Lisa {
     }
 
     /**
+     * Lists schedules by name, a page at a time. The manager answers it.
+     *
+     * @param options its options
+     * @return a page of schedules; {@link SchedulePage#next} is the cursor of the next one
+     * @throws LisaException if the request failed
+     */
+    public SchedulePage listSchedules(PageOptions options) {
+        String url = manager + "/v1/schedules" + Values.query(Values.required("options", options).values());
+        int most = (int) options.values().getOrDefault("limit", MAX_PAGE);
+        return call("GET", url, null, Map.of(), false, answer -> Answers.schedulePage(answer, most));
+    }
+
+    /**
+     * Returns a schedule with its definition and its next times. The manager answers it.
+     *
+     * @param schedule the name of the schedule
+     * @return the schedule
+     * @throws LisaException if the request failed; with the code {@code not_found} if there is no such schedule
+     */
+    public Schedule getSchedule(String schedule) {
+        return call("GET", scheduleUrl(schedule), null, Map.of(), false, Answers::schedule);
+    }
+
+    /**
      * Creates a schedule, or replaces its definition. At each time of its {@code cron}, the schedule sends a message to its
      * {@code topic}. The manager answers it.
      *
@@ -585,9 +609,27 @@ public final class Lisa {
      *     {@code declared_in_file} if the configuration of the manager declares the schedule
      */
     public Schedule putSchedule(String schedule, Map<String, ?> definition) {
+        return putScheduleIf(schedule, definition, Map.of());
+    }
+
+    /**
+     * Creates a schedule, or replaces its definition, if a condition is met. A definition that is in force already is a success in any
+     * case. The manager answers it.
+     *
+     * @param schedule the name of the schedule
+     * @param definition as in {@link #putSchedule(String, Map)}
+     * @param condition {@link Condition#ifMatch} with a version, or {@link Condition#createOnly}
+     * @return the schedule, with its next times
+     * @throws LisaException as {@link #putSchedule(String, Map)}; with the code {@code precondition_failed} if the condition is not met
+     */
+    public Schedule putSchedule(String schedule, Map<String, ?> definition, Condition condition) {
+        return putScheduleIf(schedule, definition, Values.required("condition", condition).headers());
+    }
+
+    private Schedule putScheduleIf(String schedule, Map<String, ?> definition, Map<String, String> condition) {
         String url = scheduleUrl(schedule);
-        String body = Json.write(Values.required("definition", definition));
-        return call("PUT", url, Json.encode(body), Map.of(), false, Answers::schedule);
+        byte[] content = Json.encode(Json.write(Values.required("definition", definition)));
+        return call("PUT", url, content, condition, false, Answers::schedule);
     }
 
     /**
@@ -600,6 +642,53 @@ public final class Lisa {
      */
     public void removeSchedule(String schedule) {
         call("DELETE", scheduleUrl(schedule), null, Map.of(), false, Answers::nothing);
+    }
+
+    /**
+     * Removes a schedule, if it has a version. The manager answers it.
+     *
+     * @param schedule the name of the schedule
+     * @param condition {@link Condition#ifMatch} with a version
+     * @throws LisaException as {@link #removeSchedule(String)}; with the code {@code precondition_failed} if the schedule has another
+     *     version
+     */
+    public void removeSchedule(String schedule, Condition condition) {
+        call("DELETE", scheduleUrl(schedule), null, Values.required("condition", condition).ofRemoval(), false, Answers::nothing);
+    }
+
+    /**
+     * Sends a message, due now, for each time of a schedule from a time until now. The manager answers it.
+     *
+     * @param schedule the name of the schedule
+     * @param from the first time
+     * @return the number of messages
+     * @throws LisaException as {@link #backfillSchedule(String, Instant, Instant, boolean)}
+     */
+    public Backfilled backfillSchedule(String schedule, Instant from) {
+        return backfillSchedule(schedule, Map.of("from", Values.instant("from", from)));
+    }
+
+    /**
+     * Sends a message, due now, for each time of a schedule in a period. A time for which there is a message already, within the
+     * {@code dedup_window} of the topic, is skipped. A call sends up to 1,000 messages: {@link Backfilled#next} is the {@code from} of
+     * the next one. The manager answers it.
+     *
+     * @param schedule the name of the schedule
+     * @param from the first time
+     * @param to the end, which is not part of the period
+     * @param dryRun true to count the times, and send nothing
+     * @return the number of messages
+     * @throws LisaException if the request failed; with the code {@code not_found} if there is no such schedule, with
+     *     {@code unknown_topic} if its topic does not exist, and with {@code full} if the topic is full
+     */
+    public Backfilled backfillSchedule(String schedule, Instant from, Instant to, boolean dryRun) {
+        return backfillSchedule(schedule,
+                Map.of("from", Values.instant("from", from), "to", Values.instant("to", to), "dry_run", dryRun));
+    }
+
+    private Backfilled backfillSchedule(String schedule, Map<String, Object> period) {
+        byte[] content = Json.encode(Json.write(period));
+        return call("POST", scheduleUrl(schedule, "backfill"), content, Map.of(), false, Answers::backfilled);
     }
 
     /**

@@ -72,8 +72,11 @@ final class Driver {
             case "drain_group" -> retired(lisa.drainGroup(topic, group));
             case "drop_group" -> retired(lisa.dropGroup(topic, group));
             case "keep_group" -> retired(lisa.keepGroup(topic, group));
-            case "put_schedule" -> putSchedule(schedule, map(command, "definition"));
-            case "remove_schedule" -> removeSchedule(schedule);
+            case "list_schedules" -> listSchedules(command);
+            case "get_schedule" -> schedule(lisa.getSchedule(schedule));
+            case "put_schedule" -> schedule(putSchedule(schedule, values(map(command, "definition")), condition(command)));
+            case "backfill_schedule" -> backfill(schedule, command);
+            case "remove_schedule" -> removeSchedule(schedule, condition(command));
             case "pause_schedule" -> paused(lisa.pauseSchedule(schedule));
             case "resume_schedule" -> paused(lisa.resumeSchedule(schedule));
             case "run_schedule" -> runSchedule(schedule);
@@ -184,14 +187,43 @@ final class Driver {
         return how == null ? lisa.removeTopic(topic, condition) : lisa.removeTopic(topic, how, condition);
     }
 
-    private Object putSchedule(String schedule, Map<?, ?> given) {
-        Schedule made = lisa.putSchedule(schedule, values(given));
-        return given("schedule", made.schedule(), "version", made.version(), "definition", made.definition(), "next_times",
-                made.nextTimes().stream().map(Instant::toEpochMilli).toList(), "warnings", made.warnings());
+    private Object listSchedules(Map<?, ?> command) {
+        PageOptions options = new PageOptions();
+        if (command.get("prefix") instanceof String prefix) options = options.prefix(prefix);
+        if (command.get("limit") instanceof Long limit) options = options.limit(limit.intValue());
+        if (command.get("cursor") instanceof String cursor) options = options.cursor(cursor);
+        SchedulePage page = lisa.listSchedules(options);
+        return given("next", page.next(), "schedules", page.schedules().stream().map(Driver::listedSchedule).toList(), "damaged",
+                page.damaged().stream().map(one -> given("schedule", one.schedule(), "error", one.error())).toList());
     }
 
-    private Object removeSchedule(String schedule) {
-        lisa.removeSchedule(schedule);
+    private static Object listedSchedule(ListedSchedule one) {
+        return given("schedule", one.schedule(), "topic", one.topic(), "cron", one.cron(), "time_zone", one.timeZone(),
+                "declared_in_file", one.declaredInFile(), "missed", one.missed());
+    }
+
+    private static Object schedule(Schedule found) {
+        return given("schedule", found.schedule(), "topic", found.topic(), "declared_in_file", found.declaredInFile(), "version",
+                found.version() == 0 ? null : found.version(), "definition", found.definition(), "next_times",
+                found.nextTimes().stream().map(Instant::toEpochMilli).toList(), "warnings", found.warnings());
+    }
+
+    private Schedule putSchedule(String schedule, Map<String, Object> definition, Condition condition) {
+        return condition == null ? lisa.putSchedule(schedule, definition) : lisa.putSchedule(schedule, definition, condition);
+    }
+
+    private Object backfill(String schedule, Map<?, ?> command) {
+        Instant from = instant(command.get("from"));
+        Backfilled done = command.containsKey("to")
+                ? lisa.backfillSchedule(schedule, from, instant(command.get("to")), Boolean.TRUE.equals(command.get("dry_run")))
+                : lisa.backfillSchedule(schedule, from);
+        return given("schedule", done.schedule(), "topic", done.topic(), "times", done.times(), "sent", done.sent(), "duplicates",
+                done.duplicates(), "next", done.next() == null ? null : done.next().toEpochMilli());
+    }
+
+    private Object removeSchedule(String schedule, Condition condition) {
+        if (condition == null) lisa.removeSchedule(schedule);
+        else lisa.removeSchedule(schedule, condition);
         return given("removed", true);
     }
 
