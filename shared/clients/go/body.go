@@ -111,8 +111,11 @@ func (b *body) json() ([]byte, error) {
 	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), nil
 }
 
-// query returns the fields as the query of a URL.
+// query returns the fields as the query of a URL, with its question mark.
 func (b *body) query() (string, error) {
+	if len(b.fields) == 0 {
+		return "", b.err()
+	}
 	query := url.Values{}
 	for name, value := range b.fields {
 		if at, isTime := value.(time.Time); isTime {

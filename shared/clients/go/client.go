@@ -310,7 +310,7 @@ func messagesPath(topic string) []string { return []string{"topics", topic, "mes
 func messagePath(topic, id string) []string { return append(messagesPath(topic), id) }
 
 // arguments are the names of the arguments in a path, by the part before each.
-var arguments = map[string]string{"topics": "topic", "groups": "group", "messages": "id", "schedules": "schedule"}
+var arguments = map[string]string{"topics": "topic", "groups": "group", "messages": "id", "schedules": "schedule", "tokens": "token"}
 
 // path returns a path with escaped parts.
 func path(parts ...string) (string, error) {

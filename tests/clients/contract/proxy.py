@@ -21,6 +21,11 @@ DELIVERY = {
     "due_at": "2026-01-01T00:00:00.000Z", "lease_until": "2026-01-01T00:00:00.000Z",
 }  # fmt: skip
 
+TOKEN = {
+    "token": "t", "declared_in_file": False, "version": 7, "scopes": ["send"], "topics": ["t-*"], "has_expired": False, "max_topics": 3,
+    "is_rotating": False, "used": {"topics": 0},
+}  # fmt: skip
+
 # Answers in place of Lisa's: status, headers, body.
 ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
     "a page": (200, {"content-type": "text/html"}, b"<html>Please log in</html>"),
@@ -30,7 +35,7 @@ ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
                        b'"group": "g", "left": 0}'),
     "wrong types": (200, {}, json.dumps({
         "messages": {}, "next": 7, "garbage": None, "in_flight": "0", "cancelled": None, "rescheduled": None, "done": None, "found": None,
-        "topics": {}, "schedules": {}, "groups": {}, "topic": "t", "epoch": "1", "settings": {}, "removal": "drain", "stored": "0", "group": "g", "left": "0",
+        "topics": {}, "schedules": {}, "tokens": {}, "scopes": {}, "token": "t", "groups": {}, "topic": "t", "epoch": "1", "settings": {}, "removal": "drain", "stored": "0", "group": "g", "left": "0",
         "schedule": "s", "version": "1", "definition": {}, "next_times": {}, "warnings": {}, "paused": 1, "changed": 0, "id": "x", "sent": "no",
     }).encode()),
     "null": (200, {}, b"null"),
@@ -39,6 +44,10 @@ ANSWERS: dict[str, tuple[int, dict[str, str], bytes]] = {
     "bytes that are not UTF-8": (200, {}, b'[{"token": "' + SECRET.encode() + b'\xff"}]'),
     "damaged JSON": (200, {}, b'[{"token": "' + SECRET.encode() + b'" x'),
     "two deliveries": (200, {}, json.dumps({"deliveries": [DELIVERY, DELIVERY]}).encode()),
+    "a token": (200, {}, json.dumps(TOKEN).encode()),
+    "two tokens": (200, {}, json.dumps({
+        "tokens": [TOKEN, TOKEN], "next": "n", "damaged": [{"token": "d", "error": "no record"}],
+    }).encode()),
     "nothing": (204, {}, b""),
     "damaged gzip": (200, {"content-encoding": "gzip"}, b"this is not gzip"),
     "an odd problem": (503, {}, b'{"code": {}, "errors": 7}'),

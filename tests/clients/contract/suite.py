@@ -171,7 +171,7 @@ class Run:
         elif "id" in step:
             step["id"] = self.ids.get(step["id"], step["id"])
         step.setdefault("topic", self.topic)
-        if step["call"].endswith("_token"):
+        if step["call"].endswith("_token") and step["call"] != "own_token":
             step.setdefault("token", self.topic)
         if step["call"].startswith("list_") and step.setdefault("prefix", self.topic) == "":
             del step["prefix"]

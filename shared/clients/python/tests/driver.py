@@ -30,6 +30,8 @@ WHOLE = (
     lr.GroupPaused,
     lr.GroupRetired,
     lr.TopicRemoval,
+    lr.Token,
+    lr.TokenPage,
     lr.SchedulePage,
     lr.SchedulePaused,
     lr.ScheduleRun,
@@ -265,6 +267,15 @@ class Driver:
 
     async def resume_schedule(self, topic: str, schedule: str) -> Any:
         return shown(await attempt(self.lisa.resume_schedule, schedule))
+
+    async def own_token(self, topic: str) -> Any:
+        return shown(await attempt(self.lisa.own_token))
+
+    async def list_tokens(self, topic: str, **options: Any) -> Any:
+        return shown(await attempt(self.lisa.list_tokens, **options))
+
+    async def get_token(self, topic: str, token: str) -> Any:
+        return shown(await attempt(self.lisa.get_token, token))
 
     async def put_token(self, topic: str, token: str, definition: Any) -> Any:
         return shown(await attempt(self.lisa.put_token, token, definition))

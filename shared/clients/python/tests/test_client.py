@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -199,6 +200,25 @@ def test_tokens(tmp_path: Path) -> None:
         with Lisa(WITH_TOKENS, token=wrong) as lisa, pytest.raises(lr.Unauthorized) as error:
             lisa.send("orders", "x", delay=HOUR)
         assert error.value.status == 401
+
+
+def test_a_token_with_quotas_is_listed_and_reports_what_it_has_used() -> None:
+    with Lisa(WITH_TOKENS, token=TOKEN) as lisa:
+        lisa.put_token("quotas", {"scopes": ["send", "read"], "topics": ["quotas-*"], "max_topics": 3})
+        found = lisa.get_token("quotas")
+        assert (found.topics, found.max_topics, found.declared_in_file) == (["quotas-*"], 3, False)
+        assert [one.token for one in lisa.list_tokens("quot").tokens] == ["quotas"]
+        secret = lisa.rotate_token("quotas").secret
+        assert secret is not None
+        own = eventually(lambda: _own_token(secret), "the new secret to be accepted")
+        assert (own.token, own.max_topics, own.used.topics, own.used.bytes) == ("quotas", 3, 0, None)
+        lisa.remove_token("quotas")
+
+
+def _own_token(token: str) -> lr.OwnToken | None:
+    with Lisa(WITH_TOKENS, token=token) as lisa, contextlib.suppress(lr.Unauthorized):
+        return lisa.own_token()
+    return None
 
 
 def test_a_message_has_its_failed_attempts_and_the_holder_of_its_key(lisa: Lisa, topic: str) -> None:

@@ -406,6 +406,70 @@ export interface ScheduleRun {
   sent: boolean;
 }
 
+/** A token, without its secret. */
+export interface Token {
+  token: string;
+  scopes: string[];
+  /** True if the configuration of the manager declares it. */
+  declared_in_file: boolean;
+  /** The topics that it reaches; missing for all. */
+  topics?: string[];
+  /** The groups that it reaches; missing for all. */
+  groups?: string[];
+  /** The schedules that it reaches; missing for those whose names are in `topics`. */
+  schedules?: string[];
+  /** The time from which it is refused. */
+  expires?: string;
+  has_expired: boolean;
+  /** The number of messages that it may send in a second, in each process. */
+  sends_per_second?: number;
+  /** The largest number of topics that it reaches. As for each quota, missing for any. */
+  max_topics?: number;
+  /** The largest number of streams of these topics: one for each group on each shard. */
+  max_streams?: number;
+  /** The largest sum of `max_messages` of these topics. */
+  max_messages?: number;
+  /** The largest sum of `max_bytes` of these topics. */
+  max_bytes?: number;
+  /** The largest number of stored schedules with the names that it reaches. */
+  max_schedules?: number;
+  /** True while its previous secret is accepted as well. */
+  is_rotating: boolean;
+  /** The time at which its previous secret was last used, if that is known. */
+  previous_used?: string;
+  /** It grows with each change of the token. Missing if the configuration of the manager declares it, and in one's own token. */
+  version?: number;
+  created?: string;
+  created_by?: string;
+  /** True if a token of this name is also stored; that of the configuration is accepted. */
+  hides_stored?: boolean;
+}
+
+/** The token of a client, and what is used of its quotas. */
+export interface OwnToken extends Token {
+  used: QuotaUse;
+}
+
+/** The used part of each quota of a token, also by other tokens that reach the same names; missing without the quota. */
+export interface QuotaUse {
+  topics?: number;
+  streams?: number;
+  /** The sum of `max_messages` of the topics. One without it counts as an equal part, and one that holds more as what it holds. */
+  messages?: number;
+  /** The same for `max_bytes`. */
+  bytes?: number;
+  schedules?: number;
+}
+
+/** A page of tokens by name. */
+export interface TokenPage {
+  tokens: Token[];
+  /** The cursor of the next page; null on the last one. */
+  next: string | null;
+  /** The tokens whose record cannot be read, and the reason. They are not accepted. */
+  damaged: { token: string; error: string }[];
+}
+
 /** A token that was created by call. */
 export interface ChangedToken {
   token: string;
@@ -644,13 +708,8 @@ export class Lisa {
   }
 
   /** Lists schedules by name, a page at a time. Pass `next` of a page as the `cursor` of the next call, with the same other options. */
-  async listSchedules({ prefix, limit, cursor }: PageOptions = {}): Promise<SchedulePage> {
-    const request = { method: "GET", path: `/v1/schedules${queryOf({ prefix, limit, cursor })}`, to: "manager" as const };
-    return this.#call(request, (body) => {
-      const { damaged } = withList("damaged", object(body)) as { damaged: unknown[] };
-      const schedules = itemsOf(body, "schedules", limit).map(readListedSchedule);
-      return { schedules, next: nextOf(object(body)), damaged: damaged.map((one) => object(one, "schedule", "error")) } as unknown as SchedulePage;
-    });
+  async listSchedules(options: PageOptions = {}): Promise<SchedulePage> {
+    return this.#list("schedule", options, readListedSchedule) as Promise<unknown> as Promise<SchedulePage>;
   }
 
   /** Returns a schedule with its definition and its next times. Throws a `Problem` with the code `not_found` if there is none. */
@@ -702,6 +761,31 @@ export class Lisa {
   async runSchedule(schedule: string): Promise<ScheduleRun> {
     // A repeat in a later second would send a second message: the caller decides.
     return this.#try(scheduleRequest("POST", schedule, "run"), (body) => flags(object(body, "schedule", "topic", "id"), "sent") as unknown as ScheduleRun);
+  }
+
+  /**
+   * Returns the token of the client: its scopes, what it reaches, its quotas and what is used of them. Needs a token with any scope.
+   * Throws a `Problem` with the code `not_found` if no tokens are configured.
+   */
+  async ownToken(): Promise<OwnToken> {
+    return this.#call({ method: "GET", path: path("token"), to: "manager" }, (body) => {
+      const answer = readStoredToken(body);
+      object(answer.used);
+      return answer as unknown as OwnToken;
+    });
+  }
+
+  /**
+   * Lists tokens by name, without their secrets, a page at a time. Pass `next` of a page as the `cursor` of the next call, with the same
+   * other options. Needs the scope `tokens`.
+   */
+  async listTokens(options: PageOptions = {}): Promise<TokenPage> {
+    return this.#list("token", options, readStoredToken) as Promise<unknown> as Promise<TokenPage>;
+  }
+
+  /** Returns a token without its secret. Needs the scope `tokens`. Throws a `Problem` with the code `not_found` if there is none. */
+  async getToken(token: string): Promise<Token> {
+    return this.#call(tokenRequest("GET", token), (body) => readStoredToken(body) as unknown as Token);
   }
 
   /**
@@ -770,6 +854,16 @@ export class Lisa {
       tries: this.#tries(),
     };
     await runWorker(calls, topic, handler, options);
+  }
+
+  /** Lists schedules or tokens. */
+  async #list(kind: "schedule" | "token", { prefix, limit, cursor }: PageOptions, read: (body: unknown) => Body): Promise<Body> {
+    const request = { method: "GET", path: `${path(`${kind}s`)}${queryOf({ prefix, limit, cursor })}`, to: "manager" as const };
+    return this.#call(request, (body) => {
+      const { damaged } = withList("damaged", object(body)) as { damaged: unknown[] };
+      const items = itemsOf(body, `${kind}s`, limit).map(read);
+      return { [`${kind}s`]: items, next: nextOf(object(body)), damaged: damaged.map((one) => object(one, kind, "error")) };
+    });
   }
 
   async #pull(topic: string, { group = "default", wait = 20_000, signal, ...options }: PullOptions, of: DeliveryCalls): Promise<Delivery[]> {
@@ -859,6 +953,10 @@ function scheduleRequest(method: string, schedule: string, ...verb: string[]): R
 /** Returns a request about a token. */
 function tokenRequest(method: string, token: string, ...verb: string[]): Request {
   return { method, path: path("tokens", token, ...verb), to: "manager" };
+}
+
+function readStoredToken(body: unknown): Body {
+  return withItems("scopes", flags(object(body, "token"), "declared_in_file", "has_expired", "is_rotating"));
 }
 
 function readToken(body: unknown): ChangedToken {

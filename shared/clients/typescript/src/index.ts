@@ -4,9 +4,9 @@ export { Lisa } from "./client.js";
 export { Delivery } from "./delivery.js";
 export type {
   Backfilled, BackfillPeriod, Cancelled, CancelledKey, ChangedToken, Condition, FailedAttempt, GarbageReason, GroupPaused, GroupRetired, GroupState,
-  GroupStats, LisaOptions, ListedMessage, ListedSchedule, ListOptions, Message, MessagePage, NewMessage, PageOptions, PutCondition, Removal, Requeued,
-  RescheduledKey, RotationStep, Schedule, SchedulePage, SchedulePaused, ScheduleRun, SendOptions, Sent, Topic, TopicDetails, TopicList, TopicPaused,
-  TopicRemoval, TopicStats,
+  GroupStats, LisaOptions, ListedMessage, ListedSchedule, ListOptions, Message, MessagePage, NewMessage, OwnToken, PageOptions, PutCondition,
+  QuotaUse, Removal, Requeued, RescheduledKey, RotationStep, Schedule, SchedulePage, SchedulePaused, ScheduleRun, SendOptions, Sent, Token, TokenPage,
+  Topic, TopicDetails, TopicList, TopicPaused, TopicRemoval, TopicStats,
 } from "./client.js";
 export type { Ended, PullOptions } from "./delivery.js";
 export type { Outcome } from "./outcome.js";

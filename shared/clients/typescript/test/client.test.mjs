@@ -15,6 +15,11 @@ let topics = 0;
 const topic = () => `ts-${process.pid}-${topics++}`;
 const isCode = (code) => (error) => error instanceof Problem && error.code === code;
 
+test("a client reads its own token", async () => {
+  const { used, ...own } = await new Lisa(guarded, { token }).ownToken();
+  assert.deepEqual([own.token, own.declared_in_file, own.scopes.includes("send"), used], ["all", true, true, {}]);
+});
+
 test("every byte is kept, and a repeated id is a duplicate", async () => {
   const [name, bytes] = [topic(), Uint8Array.from({ length: 256 }, (_, n) => n)];
   const sent = await lisa.send(name, bytes, { id: "mine", delay: 3_600_000, key: "ключ", headers: { "x-a": "b" } });

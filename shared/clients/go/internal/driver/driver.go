@@ -153,6 +153,15 @@ func (d *driver) answer(c command) any {
 	case "resume_schedule":
 		resumed, err := d.client.ResumeSchedule(ctx, c.Schedule)
 		return result(map[string]any{"schedule": resumed.Schedule, "paused": resumed.Paused, "changed": resumed.Changed}, err)
+	case "own_token":
+		return result(d.client.OwnToken(ctx))
+	case "list_tokens":
+		page, err := d.client.ListTokens(ctx, lisarelay.PageOptions{Prefix: c.Prefix, Limit: c.Limit, Cursor: c.Cursor})
+		shown := map[string]any{"tokens": page.Tokens, "damaged": append([]lisarelay.DamagedToken{}, page.Damaged...)}
+		setText(shown, "next", page.Next)
+		return result(shown, err)
+	case "get_token":
+		return result(d.client.GetToken(ctx, c.Token))
 	case "put_token":
 		return changedToken(d.client.PutToken(ctx, c.Token, c.Definition))
 	case "rotate_token":

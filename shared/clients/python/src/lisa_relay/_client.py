@@ -38,6 +38,7 @@ from ._types import (
     MessagePage,
     NewMessage,
     Outcome,
+    OwnToken,
     Payload,
     Removal,
     Requeued,
@@ -49,6 +50,8 @@ from ._types import (
     ScheduleRun,
     SendOptions,
     Sent,
+    Token,
+    TokenPage,
     Topic,
     TopicDetails,
     TopicList,
@@ -61,7 +64,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 T = TypeVar("T")
-Token = Union[str, Path, Callable[[], str], None]
+BearerToken = Union[str, Path, Callable[[], str], None]
 
 DEV = "http://127.0.0.1:7812"
 MINUTE = timedelta(minutes=1)
@@ -77,7 +80,7 @@ class _Client:
         *,
         gateway: str | None = None,
         manager: str | None = None,
-        token: Token = None,
+        token: BearerToken = None,
         timeout: float = 10,
         tries: int = 5,
         **http: Any,
@@ -196,7 +199,7 @@ class _Client:
         return (yield from flows.exchange(request, self._tries, types.reader(kind)))
 
     def _list_schedules(self, prefix: str | None, limit: int | None, cursor: str | None) -> flows.Flow[SchedulePage]:
-        request = flows.schedules_request(prefix, limit, cursor)
+        request = flows.page_request("/v1/schedules", prefix, limit, cursor)
         return (yield from flows.exchange(request, self._tries, flows.reader_of_page(SchedulePage, "schedules", limit)))
 
     def _get_schedule(self, schedule: str) -> flows.Flow[Schedule]:
@@ -227,6 +230,14 @@ class _Client:
         request = flows.schedule_request("POST", schedule, "run")
         # A repeat in a later second would send a second message: the caller decides.
         return (yield from flows.exchange(request, 1, types.reader(ScheduleRun)))
+
+    def _list_tokens(self, prefix: str | None, limit: int | None, cursor: str | None) -> flows.Flow[TokenPage]:
+        request = flows.page_request("/v1/tokens", prefix, limit, cursor)
+        return (yield from flows.exchange(request, self._tries, flows.reader_of_page(TokenPage, "tokens", limit)))
+
+    def _look_up_token(self, kind: type[T], *where: str) -> flows.Flow[T]:
+        request = flows.Request("GET", flows.path(*where), to="manager")
+        return (yield from flows.exchange(request, self._tries, types.reader(kind)))
 
     def _put_token(self, token: str, definition: Mapping[str, Any]) -> flows.Flow[ChangedToken]:
         request = flows.token_definition_request(token, definition)
@@ -514,6 +525,27 @@ class Lisa(_Client):
         `NotFound` if there is no such schedule, or if its topic does not exist.
         """
         return self._run(self._run_schedule(schedule))
+
+    def own_token(self) -> OwnToken:
+        """Returns the token of the client: its scopes, what it reaches, its quotas and what is used of them.
+
+        Needs a token with any scope. Raises `NotFound` if no tokens are configured.
+        """
+        return self._run(self._look_up_token(OwnToken, "token"))
+
+    def list_tokens(
+        self, prefix: str | None = None, *, limit: int | None = None, cursor: str | None = None
+    ) -> TokenPage:
+        """Returns a page of tokens by name, or of those whose name starts with `prefix`, without their secrets.
+
+        A page has up to `limit` tokens, 1 to 1000 and by default 100. Pass its `next` as the `cursor` of the next call,
+        with the same other options. Needs the scope `tokens`.
+        """
+        return self._run(self._list_tokens(prefix, limit, cursor))
+
+    def get_token(self, token: str) -> Token:
+        """Returns a token without its secret. Needs the scope `tokens`. Raises `NotFound` if there is none."""
+        return self._run(self._look_up_token(Token, "tokens", token))
 
     def put_token(self, token: str, definition: Mapping[str, Any]) -> ChangedToken:
         """Creates a token, or replaces its permissions. Its fields are those of `PUT /v1/tokens/{token}`.
@@ -909,6 +941,27 @@ class AsyncLisa(_Client):
         `NotFound` if there is no such schedule, or if its topic does not exist.
         """
         return await self._run(self._run_schedule(schedule))
+
+    async def own_token(self) -> OwnToken:
+        """Returns the token of the client: its scopes, what it reaches, its quotas and what is used of them.
+
+        Needs a token with any scope. Raises `NotFound` if no tokens are configured.
+        """
+        return await self._run(self._look_up_token(OwnToken, "token"))
+
+    async def list_tokens(
+        self, prefix: str | None = None, *, limit: int | None = None, cursor: str | None = None
+    ) -> TokenPage:
+        """Returns a page of tokens by name, or of those whose name starts with `prefix`, without their secrets.
+
+        A page has up to `limit` tokens, 1 to 1000 and by default 100. Pass its `next` as the `cursor` of the next call,
+        with the same other options. Needs the scope `tokens`.
+        """
+        return await self._run(self._list_tokens(prefix, limit, cursor))
+
+    async def get_token(self, token: str) -> Token:
+        """Returns a token without its secret. Needs the scope `tokens`. Raises `NotFound` if there is none."""
+        return await self._run(self._look_up_token(Token, "tokens", token))
 
     async def put_token(self, token: str, definition: Mapping[str, Any]) -> ChangedToken:
         """Creates a token, or replaces its permissions. Its fields are those of `PUT /v1/tokens/{token}`.

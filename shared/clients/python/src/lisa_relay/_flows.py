@@ -385,10 +385,10 @@ def query_of(options: Mapping[str, Any]) -> str:
     return f"?{urlencode(query)}" if query else ""
 
 
-def schedules_request(prefix: str | None, limit: int | None, cursor: str | None) -> Request:
-    """Returns a request for a page of schedules."""
+def page_request(where: str, prefix: str | None, limit: int | None, cursor: str | None) -> Request:
+    """Returns a request for a page of a list by name."""
     query = query_of({"prefix": prefix, "limit": limit, "cursor": cursor})
-    return Request("GET", "/v1/schedules" + query, to="manager")
+    return Request("GET", where + query, to="manager")
 
 
 def definition_request(

@@ -616,6 +616,82 @@ class ScheduleRun:
 
 
 @dataclass
+class Token:
+    """A token, without its secret.
+
+    `topics`, `groups` and `schedules` are those that it reaches, and None for all; without `schedules`, it reaches
+    those whose names are in `topics`. It is refused from `expires` on. `sends_per_second` is the number of messages
+    that it may send in a second, in each process. The quotas are the largest number of topics that it reaches, of their
+    streams (one for each group on each shard), of the messages and bytes that they may hold together, and of schedules;
+    None stands for any. `is_rotating` is true while its previous secret is accepted as well, and `previous_used` the
+    time at which that was last used. `version` grows with each change of the token. It and `created` are None if the
+    configuration of the manager declares the token, and of one's own token. `hides_stored` is true if a token of this
+    name is also stored; that of the configuration is accepted.
+    """
+
+    token: str
+    scopes: list[str]
+    declared_in_file: bool
+    has_expired: bool
+    is_rotating: bool
+    topics: list[str] | None = None
+    groups: list[str] | None = None
+    schedules: list[str] | None = None
+    expires: datetime | None = None
+    sends_per_second: int | None = None
+    max_topics: int | None = None
+    max_streams: int | None = None
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    max_schedules: int | None = None
+    version: int | None = None
+    created: datetime | None = None
+    created_by: str | None = None
+    previous_used: datetime | None = None
+    hides_stored: bool = False
+
+
+@dataclass
+class QuotaUse:
+    """The used part of each quota of a token, also by other tokens that reach the same names.
+
+    None stands for no quota. `messages` is the sum of `max_messages` of the topics that the token reaches, and `bytes`
+    that of `max_bytes`. A topic without this limit counts as an equal part, and one that holds more than its limit as
+    what it holds.
+    """
+
+    topics: int | None = None
+    streams: int | None = None
+    messages: int | None = None
+    bytes: int | None = None
+    schedules: int | None = None
+
+
+@dataclass
+class OwnToken(Token):
+    """The token of the client, and what is used of its quotas."""
+
+    used: QuotaUse = field(default_factory=QuotaUse)
+
+
+@dataclass
+class DamagedToken:
+    """A token whose record cannot be read, and the reason. It is not accepted."""
+
+    token: str
+    error: str
+
+
+@dataclass
+class TokenPage:
+    """A page of tokens by name, and the cursor of the next page: None on the last one."""
+
+    tokens: list[Token]
+    next: str | None = None
+    damaged: list[DamagedToken] = field(default_factory=list)
+
+
+@dataclass
 class ChangedToken:
     """A token that was created by call. `version` changes whenever the token does.
 

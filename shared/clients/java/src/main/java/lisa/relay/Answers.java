@@ -176,6 +176,32 @@ final class Answers {
         return new ScheduleRun(text(body, "schedule"), text(body, "topic"), text(body, "id"), flag(body, "sent"));
     }
 
+    static OwnToken ownToken(Object answer) {
+        Map<?, ?> used = object(object(answer).get("used"));
+        return new OwnToken(token(answer), new OwnToken.QuotaUse(numberOrNull(used, "topics"), numberOrNull(used, "streams"),
+                numberOrNull(used, "messages"), numberOrNull(used, "bytes"), numberOrNull(used, "schedules")));
+    }
+
+    static Token token(Object answer) {
+        Map<?, ?> body = object(answer);
+        Long version = numberOrNull(body, "version");
+        return new Token(text(body, "token"), requiredTexts(body, "scopes"), flag(body, "declared_in_file"), textsOrNull(body, "topics"),
+                textsOrNull(body, "groups"), textsOrNull(body, "schedules"), instantOrNull(body, "expires"), flag(body, "has_expired"),
+                numberOrNull(body, "sends_per_second"), numberOrNull(body, "max_topics"), numberOrNull(body, "max_streams"),
+                numberOrNull(body, "max_messages"), numberOrNull(body, "max_bytes"), numberOrNull(body, "max_schedules"),
+                flag(body, "is_rotating"), instantOrNull(body, "previous_used"), version == null ? 0 : version,
+                instantOrNull(body, "created"), textOrNull(body, "created_by"), isTrue(body, "hides_stored"));
+    }
+
+    static TokenPage tokenPage(Object answer, int most) {
+        Map<?, ?> body = object(answer);
+        List<?> tokens = list(body, "tokens");
+        if (tokens.size() > most) throw new IllegalArgumentException("more tokens than the page has");
+        List<?> damaged = body.containsKey("damaged") ? list(body, "damaged") : List.of();
+        return new TokenPage(tokens.stream().map(Answers::token).toList(), body.get("next") == null ? null : text(body, "next"),
+                damaged.stream().map(one -> new TokenPage.DamagedToken(text(object(one), "token"), text(object(one), "error"))).toList());
+    }
+
     static ChangedToken changedToken(Object answer) {
         Map<?, ?> body = object(answer);
         return new ChangedToken(text(body, "token"), longNumber(body, "version"), requiredTexts(body, "scopes"),
@@ -296,6 +322,10 @@ final class Answers {
     /** Returns a list of texts, which is left out if it is empty. */
     private static List<String> texts(Map<?, ?> body, String name) {
         return body.containsKey(name) ? requiredTexts(body, name) : List.of();
+    }
+
+    private static List<String> textsOrNull(Map<?, ?> body, String name) {
+        return body.get(name) == null ? null : requiredTexts(body, name);
     }
 
     private static List<String> requiredTexts(Map<?, ?> body, String name) {

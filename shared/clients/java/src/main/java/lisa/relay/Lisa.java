@@ -27,7 +27,7 @@ public final class Lisa {
     /** The most that a pull may wait, by the rules of Lisa. */
     private static final Duration PULL_WAIT = Duration.ofSeconds(30);
     /** The largest limit of a page. */
-    private static final int MAX_PAGE = 1000;
+    static final int MAX_PAGE = 1000;
     private static final Set<String> REMOVALS = Set.of("drain", "force");
 
     private final String producer;
@@ -582,8 +582,7 @@ public final class Lisa {
      */
     public SchedulePage listSchedules(PageOptions options) {
         String url = manager + "/v1/schedules" + Values.query(Values.required("options", options).values());
-        int most = (int) options.values().getOrDefault("limit", MAX_PAGE);
-        return call("GET", url, null, Map.of(), false, answer -> Answers.schedulePage(answer, most));
+        return call("GET", url, null, Map.of(), false, answer -> Answers.schedulePage(answer, options.most()));
     }
 
     /**
@@ -725,6 +724,40 @@ public final class Lisa {
     public ScheduleRun runSchedule(String schedule) {
         Http.Request request = new Http.Request("POST", scheduleUrl(schedule, "run"), null, Map.of(), false, Duration.ZERO);
         return once(request, Answers::scheduleRun);
+    }
+
+    /**
+     * Returns the token of the client: its scopes, what it reaches, its quotas and what is used of them. The manager answers it, and it
+     * needs a token with any scope.
+     *
+     * @return the token
+     * @throws LisaException if the request failed; with the code {@code not_found} if no tokens are configured
+     */
+    public OwnToken ownToken() {
+        return call("GET", manager + "/v1/token", null, Map.of(), false, Answers::ownToken);
+    }
+
+    /**
+     * Lists tokens by name, without their secrets, a page at a time. The manager answers it, and it needs the scope {@code tokens}.
+     *
+     * @param options its options
+     * @return a page of tokens; {@link TokenPage#next} is the cursor of the next one
+     * @throws LisaException if the request failed
+     */
+    public TokenPage listTokens(PageOptions options) {
+        String url = manager + "/v1/tokens" + Values.query(Values.required("options", options).values());
+        return call("GET", url, null, Map.of(), false, answer -> Answers.tokenPage(answer, options.most()));
+    }
+
+    /**
+     * Returns a token, without its secret. The manager answers it, and it needs the scope {@code tokens}.
+     *
+     * @param token the name of the token
+     * @return the token
+     * @throws LisaException if the request failed; with the code {@code not_found} if there is none
+     */
+    public Token getToken(String token) {
+        return call("GET", tokenUrl(token), null, Map.of(), false, Answers::token);
     }
 
     /**

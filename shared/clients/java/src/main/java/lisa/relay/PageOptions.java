@@ -22,6 +22,11 @@ public final class PageOptions {
         return values;
     }
 
+    /** Returns the largest number of a page. */
+    int most() {
+        return (int) values.getOrDefault("limit", Lisa.MAX_PAGE);
+    }
+
     /**
      * Selects by the start of the name.
      *

@@ -80,6 +80,9 @@ final class Driver {
             case "pause_schedule" -> paused(lisa.pauseSchedule(schedule));
             case "resume_schedule" -> paused(lisa.resumeSchedule(schedule));
             case "run_schedule" -> runSchedule(schedule);
+            case "own_token" -> ownToken(lisa.ownToken());
+            case "list_tokens" -> tokens(lisa.listTokens(pageOptions(command)));
+            case "get_token" -> token(lisa.getToken(token));
             case "put_token" -> changedToken(lisa.putToken(token, values(map(command, "definition"))));
             case "rotate_token" -> changedToken(rotateToken(token, Answers.textOrNull(command, "step")));
             case "remove_token" -> removeToken(token);
@@ -187,12 +190,34 @@ final class Driver {
         return how == null ? lisa.removeTopic(topic, condition) : lisa.removeTopic(topic, how, condition);
     }
 
-    private Object listSchedules(Map<?, ?> command) {
+    private static PageOptions pageOptions(Map<?, ?> command) {
         PageOptions options = new PageOptions();
         if (command.get("prefix") instanceof String prefix) options = options.prefix(prefix);
         if (command.get("limit") instanceof Long limit) options = options.limit(limit.intValue());
-        if (command.get("cursor") instanceof String cursor) options = options.cursor(cursor);
-        SchedulePage page = lisa.listSchedules(options);
+        return command.get("cursor") instanceof String cursor ? options.cursor(cursor) : options;
+    }
+
+    private static Object ownToken(OwnToken own) {
+        OwnToken.QuotaUse used = own.used();
+        Map<String, Object> shown = new LinkedHashMap<>(token(own.token()));
+        shown.put("used", given("topics", used.topics(), "streams", used.streams(), "messages", used.messages(), "bytes", used.bytes(),
+                "schedules", used.schedules()));
+        return shown;
+    }
+
+    private static Map<String, Object> token(Token token) {
+        return given("token", token.token(), "scopes", token.scopes(), "declared_in_file", token.declaredInFile(), "topics", token.topics(),
+                "max_topics", token.maxTopics(), "max_messages", token.maxMessages(), "has_expired", token.hasExpired(), "is_rotating",
+                token.isRotating(), "version", token.version());
+    }
+
+    private static Object tokens(TokenPage page) {
+        return given("tokens", page.tokens().stream().map(Driver::token).toList(), "next", page.next(), "damaged",
+                page.damaged().stream().map(one -> given("token", one.token(), "error", one.error())).toList());
+    }
+
+    private Object listSchedules(Map<?, ?> command) {
+        SchedulePage page = lisa.listSchedules(pageOptions(command));
         return given("next", page.next(), "schedules", page.schedules().stream().map(Driver::listedSchedule).toList(), "damaged",
                 page.damaged().stream().map(one -> given("schedule", one.schedule(), "error", one.error())).toList());
     }
