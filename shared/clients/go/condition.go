@@ -8,7 +8,7 @@ import (
 // Condition is the condition of a change. If it is not met, the error is a [Problem] with the code "precondition_failed".
 type Condition struct{ header, value, problem string }
 
-// IfMatch changes something only if it has this version: the Epoch of a topic, or the Version of a schedule.
+// IfMatch changes something only if it has this version: the Epoch of a topic, or the Version of a schedule or token.
 func IfMatch(version int64) Condition {
 	c := Condition{header: "If-Match", value: fmt.Sprintf("%q", fmt.Sprint(version))}
 	if version < 1 {

@@ -153,13 +153,14 @@ func (c *Client) GetToken(ctx context.Context, token string) (Token, error) {
 // PutToken creates a token, or replaces its permissions. Its fields are those of "PUT /v1/tokens/{token}". The manager generates the
 // Secret of a new token, unless there is a "sha256", and only this call returns it. A failed call is not repeated, because a repeat would
 // not return the secret: rotate the token then. The manager answers it, and it needs the scope "tokens". The error is a [Problem] with
-// the code "declared_in_file" if the configuration of the manager declares the token.
-func (c *Client) PutToken(ctx context.Context, token string, definition map[string]any) (ChangedToken, error) {
+// the code "declared_in_file" if the configuration of the manager declares the token. If a condition is not met, and the token is not as
+// the definition says already, it has the code "precondition_failed".
+func (c *Client) PutToken(ctx context.Context, token string, definition map[string]any, condition ...Condition) (ChangedToken, error) {
 	b := newBody()
 	for name, value := range definition {
 		b.fields[name] = value
 	}
-	return c.changeToken(ctx, http.MethodPut, []string{"tokens", token}, b)
+	return c.changeToken(ctx, http.MethodPut, []string{"tokens", token}, b, condition)
 }
 
 // RotateToken replaces the secret of a token, one step at a time. A failed call is not repeated. If the new secret is lost, cancel and
@@ -168,22 +169,25 @@ func (c *Client) PutToken(ctx context.Context, token string, definition map[stri
 func (c *Client) RotateToken(ctx context.Context, token string, step RotationStep) (ChangedToken, error) {
 	b := newBody()
 	b.fields["step"] = string(step)
-	return c.changeToken(ctx, http.MethodPost, []string{"tokens", token, "rotate"}, b)
+	return c.changeToken(ctx, http.MethodPost, []string{"tokens", token, "rotate"}, b, nil)
 }
 
 // RemoveToken removes a token: no process accepts it a few seconds later. The manager answers it. The error is a [Problem] with the code
 // "declared_in_file" if the configuration of the manager declares the token, and with "not_found" if there is none, also if an earlier
-// try without an answer has removed it.
-func (c *Client) RemoveToken(ctx context.Context, token string) error {
+// try without an answer has removed it. With [IfMatch], it has the code "precondition_failed" if the token has another version.
+func (c *Client) RemoveToken(ctx context.Context, token string, condition ...Condition) error {
 	where, err := path("tokens", token)
 	if err != nil {
 		return err
 	}
 	r := request{method: http.MethodDelete, path: where, to: toManager, noContent: true}
+	if err := r.add(condition); err != nil {
+		return err
+	}
 	return c.call(ctx, r, func([]byte) error { return nil })
 }
 
-func (c *Client) changeToken(ctx context.Context, method string, where []string, b *body) (ChangedToken, error) {
+func (c *Client) changeToken(ctx context.Context, method string, where []string, b *body, condition []Condition) (ChangedToken, error) {
 	type changed struct {
 		Token      string   `json:"token"`
 		Version    int64    `json:"version"`
@@ -196,6 +200,9 @@ func (c *Client) changeToken(ctx context.Context, method string, where []string,
 		return ChangedToken{}, err
 	}
 	r := request{method: method, content: content, to: toManager, isSentOnce: true}
+	if err := r.add(condition); err != nil {
+		return ChangedToken{}, err
+	}
 	isComplete := func(a *changed) bool {
 		return a.Token != "" && a.Version != 0 && a.Scopes != nil && a.IsRotating != nil
 	}

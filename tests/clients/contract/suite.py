@@ -135,6 +135,8 @@ class Run:
             check("requests after a redirect", proxy.redirected, 0)
             for part, count in scenario.get("requests", {}).items():
                 check(f"requests with {part}", sum(part in one.line for one in proxy.requests), count)
+            for name, count in scenario.get("headers", {}).items():
+                check(f"requests with the header {name}", sum(name in one.headers for one in proxy.requests), count)
             for part, count in scenario.get("at_once", {}).items():
                 most = max(one.at_once for one in proxy.requests if part in one.line)
                 check(f"requests at once with {part}", most, count)

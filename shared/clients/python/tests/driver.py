@@ -277,14 +277,14 @@ class Driver:
     async def get_token(self, topic: str, token: str) -> Any:
         return shown(await attempt(self.lisa.get_token, token))
 
-    async def put_token(self, topic: str, token: str, definition: Any) -> Any:
-        return shown(await attempt(self.lisa.put_token, token, definition))
+    async def put_token(self, topic: str, token: str, definition: Any, **condition: Any) -> Any:
+        return shown(await attempt(self.lisa.put_token, token, definition, **condition))
 
     async def rotate_token(self, topic: str, token: str, **step: Any) -> Any:
         return shown(await attempt(self.lisa.rotate_token, token, **step))
 
-    async def remove_token(self, topic: str, token: str) -> Any:
-        error = await attempt(self.lisa.remove_token, token)
+    async def remove_token(self, topic: str, token: str, **condition: Any) -> Any:
+        error = await attempt(self.lisa.remove_token, token, **condition)
         return shown(error) if error else {"removed": True}
 
     async def run_schedule(self, topic: str, schedule: str) -> Any:

@@ -202,9 +202,15 @@ def test_tokens(tmp_path: Path) -> None:
         assert error.value.status == 401
 
 
-def test_a_token_with_quotas_is_listed_and_reports_what_it_has_used() -> None:
+def test_a_token_with_quotas_is_changed_listed_and_reports_what_it_has_used() -> None:
     with Lisa(WITH_TOKENS, token=TOKEN) as lisa:
-        lisa.put_token("quotas", {"scopes": ["send", "read"], "topics": ["quotas-*"], "max_topics": 3})
+        definition = {"scopes": ["send", "read"], "topics": ["quotas-*"]}
+        version = lisa.put_token("quotas", definition, create_only=True).version
+        with pytest.raises(lr.PreconditionFailed):
+            lisa.put_token("quotas", {**definition, "max_topics": 4}, create_only=True)
+        lisa.put_token("quotas", {**definition, "max_topics": 3}, if_match=version)
+        with pytest.raises(lr.PreconditionFailed):
+            lisa.remove_token("quotas", if_match=version)
         found = lisa.get_token("quotas")
         assert (found.topics, found.max_topics, found.declared_in_file) == (["quotas-*"], 3, False)
         assert [one.token for one in lisa.list_tokens("quot").tokens] == ["quotas"]

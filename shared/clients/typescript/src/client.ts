@@ -794,9 +794,10 @@ export class Lisa {
    * return the secret: rotate the token then. Needs the scope `tokens`. Throws a `Problem` with the code `declared_in_file` if the
    * configuration of the manager declares the token.
    */
-  async putToken(token: string, definition: Readonly<Record<string, unknown>>): Promise<ChangedToken> {
+  async putToken(token: string, definition: Readonly<Record<string, unknown>>, condition: PutCondition = {}): Promise<ChangedToken> {
     if (typeof definition !== "object" || definition === null || Array.isArray(definition)) throw new TypeError("definition: is not an object");
-    return this.#try({ ...tokenRequest("PUT", token), content: JSON.stringify(texts(definition)) }, readToken);
+    const content = JSON.stringify(texts(definition));
+    return this.#try({ ...tokenRequest("PUT", token), content, headers: putHeaders(condition) }, readToken);
   }
 
   /**
@@ -814,8 +815,8 @@ export class Lisa {
    * Removes a token: no process accepts it a few seconds later. Throws a `Problem`: with the code `declared_in_file` if the configuration of
    * the manager declares the token, and with `not_found` if there is none, also if an earlier try without an answer has removed it.
    */
-  async removeToken(token: string): Promise<void> {
-    return this.#call(tokenRequest("DELETE", token), nothing);
+  async removeToken(token: string, condition: Condition = {}): Promise<void> {
+    return this.#call({ ...tokenRequest("DELETE", token), headers: conditionHeaders(condition) }, nothing);
   }
 
   /** Pulls messages; none if no message became ready in time. */

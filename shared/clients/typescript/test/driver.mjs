@@ -118,9 +118,9 @@ const commands = {
   own_token: () => plain(() => lisa.ownToken()),
   list_tokens: ({ prefix, limit, cursor }) => plain(() => lisa.listTokens({ prefix, limit, cursor })),
   get_token: ({ token }) => plain(() => lisa.getToken(token)),
-  put_token: ({ token, definition }) => plain(() => lisa.putToken(token, definition)),
+  put_token: ({ topic, token, definition, ...condition }) => plain(() => lisa.putToken(token, definition, condition)),
   rotate_token: ({ token, step }) => plain(() => lisa.rotateToken(token, step)),
-  remove_token: async ({ token }) => (await plain(() => lisa.removeToken(token))) ?? { removed: true },
+  remove_token: async ({ topic, token, ...condition }) => (await plain(() => lisa.removeToken(token, condition))) ?? { removed: true },
   run_schedule: ({ schedule }) => plain(() => lisa.runSchedule(schedule)),
   pull: async ({ topic, options }) => {
     const pulled = await attempt(() => lisa.pull(topic, options));

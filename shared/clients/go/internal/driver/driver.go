@@ -163,7 +163,7 @@ func (d *driver) answer(c command) any {
 	case "get_token":
 		return result(d.client.GetToken(ctx, c.Token))
 	case "put_token":
-		return changedToken(d.client.PutToken(ctx, c.Token, c.Definition))
+		return changedToken(d.client.PutToken(ctx, c.Token, c.Definition, c.conditions()...))
 	case "rotate_token":
 		step := lisarelay.BeginRotation
 		if c.Step != "" {
@@ -171,7 +171,7 @@ func (d *driver) answer(c command) any {
 		}
 		return changedToken(d.client.RotateToken(ctx, c.Token, step))
 	case "remove_token":
-		return result(map[string]any{"removed": true}, d.client.RemoveToken(ctx, c.Token))
+		return result(map[string]any{"removed": true}, d.client.RemoveToken(ctx, c.Token, c.conditions()...))
 	case "run_schedule":
 		run, err := d.client.RunSchedule(ctx, c.Schedule)
 		return result(map[string]any{"schedule": run.Schedule, "topic": run.Topic, "id": run.ID, "sent": run.Sent}, err)

@@ -239,8 +239,10 @@ class _Client:
         request = flows.Request("GET", flows.path(*where), to="manager")
         return (yield from flows.exchange(request, self._tries, types.reader(kind)))
 
-    def _put_token(self, token: str, definition: Mapping[str, Any]) -> flows.Flow[ChangedToken]:
-        request = flows.token_definition_request(token, definition)
+    def _put_token(
+        self, token: str, definition: Mapping[str, Any], if_match: int | None, create_only: bool
+    ) -> flows.Flow[ChangedToken]:
+        request = flows.token_definition_request(token, definition, if_match, create_only)
         # A repeat would not return the secret: the caller decides.
         return (yield from flows.exchange(request, 1, types.reader(ChangedToken)))
 
@@ -248,8 +250,9 @@ class _Client:
         request = flows.rotation_request(token, step)
         return (yield from flows.exchange(request, 1, types.reader(ChangedToken)))
 
-    def _remove_token(self, token: str) -> flows.Flow[None]:
+    def _remove_token(self, token: str, if_match: int | None) -> flows.Flow[None]:
         request = flows.Request("DELETE", flows.path("tokens", token), to="manager")
+        request = flows.with_condition(request, if_match)
         yield from flows.exchange(request, self._tries, flows.read_no_content)
 
     def _deliver_now(self, topic: str, message_id: str, key: str | None) -> flows.Flow[Sent]:
@@ -547,14 +550,18 @@ class Lisa(_Client):
         """Returns a token without its secret. Needs the scope `tokens`. Raises `NotFound` if there is none."""
         return self._run(self._look_up_token(Token, "tokens", token))
 
-    def put_token(self, token: str, definition: Mapping[str, Any]) -> ChangedToken:
+    def put_token(
+        self, token: str, definition: Mapping[str, Any], *, if_match: int | None = None, create_only: bool = False
+    ) -> ChangedToken:
         """Creates a token, or replaces its permissions. Its fields are those of `PUT /v1/tokens/{token}`.
 
         The manager generates the `secret` of a new token, unless there is a `sha256`, and only this call returns it.
         A failed call is not repeated, because a repeat would not return the secret: rotate the token then. Needs the
-        scope `tokens`. Raises `Conflict` if the configuration of the manager declares the token.
+        scope `tokens`. Raises `Conflict` if the configuration of the manager declares the token. With `if_match`, it
+        changes only a token that has this `version`. With `create_only`, it changes none. Otherwise, it raises
+        `PreconditionFailed`, unless the token is already as the definition says.
         """
-        return self._run(self._put_token(token, definition))
+        return self._run(self._put_token(token, definition, if_match, create_only))
 
     def rotate_token(self, token: str, step: RotationStep = "begin") -> ChangedToken:
         """Replaces the secret of a token: `begin` returns a new one, and the previous one is accepted as well.
@@ -565,13 +572,14 @@ class Lisa(_Client):
         """
         return self._run(self._rotate_token(token, step))
 
-    def remove_token(self, token: str) -> None:
+    def remove_token(self, token: str, *, if_match: int | None = None) -> None:
         """Removes a token: no process accepts it a few seconds later.
 
         Raises `Conflict` if the configuration of the manager declares the token, and `NotFound` if there is none, also
-        if an earlier try without an answer has removed it.
+        if an earlier try without an answer has removed it. With `if_match`, a `version`, raises `PreconditionFailed` if
+        the token has another one.
         """
-        self._run(self._remove_token(token))
+        self._run(self._remove_token(token, if_match))
 
     def pull(
         self,
@@ -963,14 +971,18 @@ class AsyncLisa(_Client):
         """Returns a token without its secret. Needs the scope `tokens`. Raises `NotFound` if there is none."""
         return await self._run(self._look_up_token(Token, "tokens", token))
 
-    async def put_token(self, token: str, definition: Mapping[str, Any]) -> ChangedToken:
+    async def put_token(
+        self, token: str, definition: Mapping[str, Any], *, if_match: int | None = None, create_only: bool = False
+    ) -> ChangedToken:
         """Creates a token, or replaces its permissions. Its fields are those of `PUT /v1/tokens/{token}`.
 
         The manager generates the `secret` of a new token, unless there is a `sha256`, and only this call returns it.
         A failed call is not repeated, because a repeat would not return the secret: rotate the token then. Needs the
-        scope `tokens`. Raises `Conflict` if the configuration of the manager declares the token.
+        scope `tokens`. Raises `Conflict` if the configuration of the manager declares the token. With `if_match`, it
+        changes only a token that has this `version`. With `create_only`, it changes none. Otherwise, it raises
+        `PreconditionFailed`, unless the token is already as the definition says.
         """
-        return await self._run(self._put_token(token, definition))
+        return await self._run(self._put_token(token, definition, if_match, create_only))
 
     async def rotate_token(self, token: str, step: RotationStep = "begin") -> ChangedToken:
         """Replaces the secret of a token: `begin` returns a new one, and the previous one is accepted as well.
@@ -981,13 +993,14 @@ class AsyncLisa(_Client):
         """
         return await self._run(self._rotate_token(token, step))
 
-    async def remove_token(self, token: str) -> None:
+    async def remove_token(self, token: str, *, if_match: int | None = None) -> None:
         """Removes a token: no process accepts it a few seconds later.
 
         Raises `Conflict` if the configuration of the manager declares the token, and `NotFound` if there is none, also
-        if an earlier try without an answer has removed it.
+        if an earlier try without an answer has removed it. With `if_match`, a `version`, raises `PreconditionFailed` if
+        the token has another one.
         """
-        await self._run(self._remove_token(token))
+        await self._run(self._remove_token(token, if_match))
 
     async def pull(
         self,

@@ -414,11 +414,14 @@ def schedule_request(method: str, schedule: str, *verb: str) -> Request:
     return Request(method, path("schedules", schedule, *verb), to="manager")
 
 
-def token_definition_request(token: str, definition: Mapping[str, Any]) -> Request:
+def token_definition_request(
+    token: str, definition: Mapping[str, Any], if_match: int | None, create_only: bool
+) -> Request:
     """Returns a request that creates a token, or replaces its permissions."""
     if not isinstance(definition, Mapping):
         raise TypeError(f"definition: {definition!r} is not a mapping")
-    return with_json("PUT", path("tokens", token), types.given(definition), "manager")
+    request = with_json("PUT", path("tokens", token), types.given(definition), "manager")
+    return with_condition(request, if_match, create_only)
 
 
 def rotation_request(token: str, step: types.RotationStep) -> Request:

@@ -26,8 +26,10 @@ Payload = Union[bytes, str, Json]
 """Bytes and strings are sent unchanged, and everything else as JSON."""
 
 Removal = Literal["drain", "force"]
-RotationStep = Literal["begin", "finish", "cancel"]
 """The treatment of the messages of a topic that is removed: they are delivered first, or removed, too."""
+
+RotationStep = Literal["begin", "finish", "cancel"]
+"""A step of the replacement of a token's secret."""
 
 
 class SendOptions(TypedDict, total=False):

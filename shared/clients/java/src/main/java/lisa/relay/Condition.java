@@ -15,7 +15,7 @@ public final class Condition {
     /**
      * Changes something only if it has a version.
      *
-     * @param version the epoch of a topic, or the version of a schedule, at least 1
+     * @param version the epoch of a topic, or the version of a schedule or token, at least 1
      * @return the condition
      */
     public static Condition ifMatch(long version) {

@@ -771,7 +771,22 @@ public final class Lisa {
      * @throws LisaException if the request failed; with the code {@code declared_in_file} if the configuration of the manager declares the token
      */
     public ChangedToken putToken(String token, Map<String, ?> definition) {
-        return changeToken("PUT", tokenUrl(token), Values.required("definition", definition));
+        return changeToken("PUT", tokenUrl(token), Values.required("definition", definition), Map.of());
+    }
+
+    /**
+     * Creates a token, or replaces its permissions, if a condition is met. A token that is already as the definition says is a success in
+     * any case.
+     *
+     * @param token the name of the token
+     * @param definition as in {@link #putToken(String, Map)}
+     * @param condition {@link Condition#ifMatch} with a version, or {@link Condition#createOnly}
+     * @return the token, with its secret if the manager has generated it
+     * @throws LisaException as {@link #putToken(String, Map)}; with the code {@code precondition_failed} if the condition is not met
+     */
+    public ChangedToken putToken(String token, Map<String, ?> definition, Condition condition) {
+        Map<String, String> headers = Values.required("condition", condition).headers();
+        return changeToken("PUT", tokenUrl(token), Values.required("definition", definition), headers);
     }
 
     /**
@@ -820,12 +835,23 @@ public final class Lisa {
         call("DELETE", tokenUrl(token), null, Map.of(), false, Answers::nothing);
     }
 
-    private ChangedToken rotateToken(String token, String step) {
-        return changeToken("POST", tokenUrl(token) + "/rotate", Map.of("step", step));
+    /**
+     * Removes a token, if it has a version. The manager answers it.
+     *
+     * @param token the name of the token
+     * @param condition {@link Condition#ifMatch} with a version
+     * @throws LisaException as {@link #removeToken(String)}; with the code {@code precondition_failed} if the token has another version
+     */
+    public void removeToken(String token, Condition condition) {
+        call("DELETE", tokenUrl(token), null, Values.required("condition", condition).ofRemoval(), false, Answers::nothing);
     }
 
-    private ChangedToken changeToken(String method, String url, Map<String, ?> body) {
-        Http.Request request = new Http.Request(method, url, Json.encode(Json.write(body)), Map.of(), false, Duration.ZERO);
+    private ChangedToken rotateToken(String token, String step) {
+        return changeToken("POST", tokenUrl(token) + "/rotate", Map.of("step", step), Map.of());
+    }
+
+    private ChangedToken changeToken(String method, String url, Map<String, ?> body, Map<String, String> condition) {
+        Http.Request request = new Http.Request(method, url, Json.encode(Json.write(body)), condition, false, Duration.ZERO);
         return once(request, Answers::changedToken);
     }
 

@@ -83,9 +83,9 @@ final class Driver {
             case "own_token" -> ownToken(lisa.ownToken());
             case "list_tokens" -> tokens(lisa.listTokens(pageOptions(command)));
             case "get_token" -> token(lisa.getToken(token));
-            case "put_token" -> changedToken(lisa.putToken(token, values(map(command, "definition"))));
+            case "put_token" -> changedToken(putToken(token, values(map(command, "definition")), condition(command)));
             case "rotate_token" -> changedToken(rotateToken(token, Answers.textOrNull(command, "step")));
-            case "remove_token" -> removeToken(token);
+            case "remove_token" -> removeToken(token, condition(command));
             case "pull" -> pull(topic, map(command, "options"));
             case "settle" -> settle(maps(command, "outcomes"));
             case "settle_many" -> settleMany(maps(command, "outcomes"));
@@ -280,8 +280,13 @@ final class Driver {
                 changed.isRotating(), "secret", changed.secret());
     }
 
-    private Object removeToken(String token) {
-        lisa.removeToken(token);
+    private ChangedToken putToken(String token, Map<String, Object> definition, Condition condition) {
+        return condition == null ? lisa.putToken(token, definition) : lisa.putToken(token, definition, condition);
+    }
+
+    private Object removeToken(String token, Condition condition) {
+        if (condition == null) lisa.removeToken(token);
+        else lisa.removeToken(token, condition);
         return given("removed", true);
     }
 
