@@ -342,6 +342,10 @@ restoring on the first shard|declare.lua|if not epoch and conf[11] then|if false
 claims without an order|claim_topic.lua|redis.call('HINCRBY', TOPICS, ':version', 1)|tonumber(redis.call('HGET', TOPICS, ':version')) or 0
 claim of one topic too many|claim_topic.lua|if count >= most then|if count > most then
 claims that are no topics yet|claim_topic.lua|counted[other], count = true, count + 1|counted[other] = true
+audit log that drops the oldest of all|note_action.lua|count_of[name] > math.max(share, 1) and|true and
+audit log that keeps all|note_action.lua|redis.call('XDEL', AUDIT, unpack(old))|local _ = old
+move task that counted too few|start_move_task.lua|~= starts then|~= starts and false then
+move tasks that are not counted|start_move_task.lua|redis.call('HINCRBY', MOVE_TASKS, ':starts', 1)|local _ = starts
 token changed at another version|change_token.lua|if version ~= at then|if false then
 token whose change nobody sees|change_token.lua|redis.call('HSET', TOKENS, ':version', new)\n|
 tokens whose version begins again|change_token.lua|math.max(before + 1, now * 1000 + us)|before + 1
@@ -467,6 +471,8 @@ suite_of() {
     stats*) echo scripts::stats:: ;;
     "history of all"*) echo scripts::note_total:: ;;
     claim*) echo scripts::claim_topic:: ;;
+    audit*) echo scripts::note_action:: ;;
+    "move task"*) echo scripts::start_move_task:: ;;
     *token*) echo scripts::change_token:: ;;
     history*) echo scripts::note_sample:: ;;
     resharding*) echo reshard:: ;;

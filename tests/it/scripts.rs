@@ -59,6 +59,7 @@ mod schedules;
 mod send;
 mod settle;
 mod stage;
+mod start_move_task;
 mod stats;
 mod take_garbage_hooks;
 mod take_parked;
