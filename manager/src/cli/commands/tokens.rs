@@ -272,7 +272,12 @@ fn scopes(token: &TokenView) -> String {
 /// Returns what a token reaches and its quotas, as they are entered: `topics=shop-* max_topics=20`; empty if it has no limit.
 fn limits(token: &TokenView) -> String {
     let set = token.definition().into_iter();
-    let set = set.filter(|(name, _)| name != "scopes" && name != "expires");
+    let are_those_of_topics = token.schedules == token.topics;
+    let set = set.filter(|(name, _)| match &**name {
+        "scopes" | "expires" => false,
+        "schedules" => !are_those_of_topics,
+        _ => true,
+    });
     let limits = set.map(|(name, value)| match value {
         Json::Array(names) => {
             let names: Vec<_> = names.iter().map(plain).collect();
