@@ -2,7 +2,9 @@
 
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State as With};
-use lisa_core::broker::{AfterFailure, Failure as FailedDelivery, FailureCursor, FailureFilter};
+use lisa_core::broker::{
+    AfterFailure, FAILURES_KEPT, Failure as FailedDelivery, FailureCursor, FailureFilter,
+};
 use maud::{Markup, html};
 
 use super::Dashboard;
@@ -10,7 +12,7 @@ use super::form::Fields;
 use super::message::attempt_title;
 use super::page::{Context, Failure, Page, Section};
 use super::parts::{Commands, Level, empty, relative, tag};
-use super::text::{part, visible};
+use super::text::{grouped, part, visible};
 use crate::operations::choose_group::choose;
 
 /// The number of failures on a page.
@@ -75,7 +77,8 @@ impl List<'_> {
         let here = |group, cursor| context.link(self.path(group, cursor));
         let current = |group| (group == self.group).then_some("true");
         let has_groups = self.groups.len() > 1;
-        let follow = ["tail", self.topic, "--failures", "--since", "24h"];
+        let mut follow = vec!["tail", self.topic, "--failures", "--since", "24h"];
+        follow.extend(self.group.iter().flat_map(|group| ["--group", group]));
         let path = format!("/v1{}", self.path(self.group, None));
         let commands = Commands::default()
             .curl(context, "Read this list", "GET", path, None)
@@ -87,7 +90,7 @@ impl List<'_> {
                     @for group in self.groups { a href=(here(Some(group), None)) aria-current=[current(Some(group))] { (group) } }
                 }
             }
-            p.muted { "The newest failed attempts. Each shard keeps about 1,000, for all groups together." }
+            p.muted { "The newest failed attempts. Each shard keeps about " (grouped(FAILURES_KEPT as u64)) ", for all groups together." }
             div #failures data-live data-steady {
                 @if self.failures.is_empty() {
                     (empty(if self.is_first { "No failures" } else { "No more failures" }, html! { p { "Only failed attempts that are still kept are listed." } }))
