@@ -16,6 +16,7 @@ pub mod handler;
 mod outcome;
 mod process;
 mod report;
+mod resting;
 mod subscription;
 mod suspects;
 pub mod target;
@@ -52,10 +53,11 @@ pub mod internals {
     pub use crate::consumer::start_settings;
     pub use crate::process::Process;
     pub use crate::report::Counters;
+    pub use crate::resting::Resting;
     #[cfg(feature = "tokens")]
     pub use crate::token::{CONFIRM_EVERY, Claims, KeyCache, KeyError, TokenKey};
     pub use crate::worker::deliver::{decode, delivery, is_over, verdict};
-    pub use crate::worker::fetch::{BLOCK, Reading, Source, read, rest};
+    pub use crate::worker::fetch::{BLOCK, Reading, Source, read};
     pub use crate::worker::later::SHORTEST as SHORTEST_COMPLETION;
     pub use crate::worker::payload_limits::{Payloads, Sizes};
     pub use crate::worker::payloads::{Fetch, Part};

@@ -11,6 +11,7 @@ use lisa_service::metrics::Metrics;
 use lisa_service::spans::Spans;
 
 use crate::report::Counters;
+use crate::resting::Resting;
 use crate::worker::lease::Leases;
 use crate::worker::payload_limits::Payloads;
 
@@ -28,6 +29,8 @@ pub struct Process {
     pub counters: Counters,
     /// The memory of the payloads that it holds.
     pub payloads: Payloads,
+    /// The shards that rest between two reads.
+    pub resting: Resting,
     /// The deliveries that the workers of each subscription hold.
     pub(crate) held: Mutex<Vec<HeldBy>>,
     /// The message about what each subscription waits for before it can read.
@@ -53,6 +56,7 @@ impl Process {
             name: process_name(),
             counters: Counters::default(),
             payloads: Payloads::default(),
+            resting: Resting::default(),
             held: Mutex::default(),
             awaited: Mutex::default(),
             #[cfg(feature = "tokens")]

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lisa_consumer_core::internals::{BLOCK, rest};
+use lisa_consumer_core::internals::{BLOCK, Resting};
 use lisa_core::broker::MAX_BATCH;
 use lisa_core::sync::{Mutex, MutexGuard};
 use lisa_core::topic::Shard;
@@ -179,11 +179,11 @@ impl<T> Polls<T> {
     }
 
     /// Pauses between two reads of an idle shard while readers are crowded. Ends early if a pull has joined after the first `joins`.
-    pub(super) async fn rest(&self, joins: u64) {
+    pub(super) async fn rest(&self, resting: &Resting, joins: u64) {
         let mut joined = pin!(self.joined.notified());
         joined.as_mut().enable();
         if self.joins() == joins {
-            rest(joined).await;
+            resting.rest(joined).await;
         }
     }
 
@@ -356,18 +356,18 @@ mod tests {
     async fn an_idle_shard_rests_while_readers_are_crowded_until_a_pull_joins() {
         let polls = polls();
         let begun = Instant::now();
-        let joins = polls.joins();
-        polls.rest(joins).await;
+        let (joins, resting) = (polls.joins(), Resting::default());
+        polls.rest(&resting, joins).await;
         assert_eq!(begun.elapsed(), Duration::from_millis(50));
         // A thousand reads a second at most.
-        join_all((0..1000).map(|_| polls.rest(joins))).await;
+        join_all((0..1000).map(|_| polls.rest(&resting, joins))).await;
         assert_eq!(begun.elapsed(), Duration::from_millis(1050));
-        let mut rest = pin!(polls.rest(joins));
+        let mut rest = pin!(polls.rest(&resting, joins));
         assert!(rest.as_mut().now_or_never().is_none());
         let _pull = polls.join(1, None);
         rest.await;
         // It joined during the read.
-        polls.rest(joins).await;
+        polls.rest(&resting, joins).await;
         assert_eq!(begun.elapsed(), Duration::from_millis(1050));
     }
 

@@ -88,7 +88,7 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
                 }
                 if is_crowded {
                     drop(taken);
-                    let rest = polls.rest(joins);
+                    let rest = polls.rest(&process.resting, joins);
                     let _ = shutdown.draining().run_until_cancelled(rest).await;
                 }
             }

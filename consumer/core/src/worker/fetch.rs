@@ -5,7 +5,6 @@
 
 use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -15,7 +14,7 @@ use lisa_core::redis::Reader;
 use lisa_core::state::Attempt;
 use lisa_core::topic::{Group, Shard};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::target::{Reservation, Target};
@@ -29,12 +28,6 @@ use crate::worker::trial;
 const BATCH: usize = MAX_BATCH;
 /// The longest time that a read waits for a message.
 pub const BLOCK: Duration = Duration::from_secs(5);
-/// The pause between two reads of an idle shard while shards compete for permits, unless many shards of the process do.
-const CROWDED_PAUSE: Duration = Duration::from_millis(50);
-/// The part of this pause for each shard of the process that rests.
-const CROWDED_PAUSE_OF_EACH: Duration = Duration::from_millis(1);
-/// The number of shards of the process that rest.
-static RESTING: AtomicU32 = AtomicU32::new(0);
 /// The interval between requests to end a read that is no longer wanted.
 const UNBLOCK_EVERY: Duration = Duration::from_millis(50);
 
@@ -78,7 +71,8 @@ pub(crate) async fn run(queue: &SettleQueue) {
                 } else if block.is_zero() {
                     // Another shard may have a message for them.
                     drop((permits, probe));
-                    rest(worker.draining().cancelled()).await;
+                    let draining = worker.draining().cancelled();
+                    worker.process.resting.rest(draining).await;
                 }
             }
             Err(error) => {
@@ -275,21 +269,6 @@ fn block(worker: &ShardWorker, topic: &TopicHandle, is_probing: bool) -> Duratio
         return Duration::ZERO;
     }
     BLOCK.min(topic.settings().lease / 2)
-}
-
-/// Rests between two reads of an idle shard while shards compete for permits: for 50 ms, or for longer if many shards of the process rest,
-/// so that all of them together make at most 1,000 such reads a second. Ends early once `until` completes.
-pub async fn rest(until: impl Future<Output = ()>) {
-    struct Resting;
-    impl Drop for Resting {
-        fn drop(&mut self) {
-            RESTING.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-    let resting = RESTING.fetch_add(1, Ordering::Relaxed) + 1;
-    let _resting = Resting;
-    let pause = CROWDED_PAUSE_OF_EACH.saturating_mul(resting);
-    let _ = timeout(CROWDED_PAUSE.max(pause), until).await;
 }
 
 /// Fetches the records of the messages of a read that began at `begun`, and starts each delivery when its record arrives.
