@@ -24,6 +24,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     AHEAD, IN_TIME, Outcome, Sender, before_shutdown, is_about_the_message, is_stored, pause,
+    take_over,
 };
 use crate::assignment::{SHOWS_AFTER, watched};
 
@@ -34,6 +35,9 @@ const AT_ONCE: usize = 500;
 const LEASE: Duration = Duration::from_millis(2500);
 /// The longest time between two looks: another manager may have created a schedule, or died.
 const LOOK_EVERY: Duration = Duration::from_millis(2500);
+/// The time between two looks for schedules of the configuration that another manager has created as well. Most are found sooner: this
+/// manager takes them when they are due, unless the other one is always faster.
+const TAKE_OVER_EVERY: Duration = Duration::from_secs(10);
 /// The pause after a call that failed.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
 /// The times for which nothing is sent to a topic after a send failed: the first, and the longest. All its schedules would fail.
@@ -74,6 +78,8 @@ type AllFailing = BTreeMap<Topic, Failing>;
 /// The state of a loop between its rounds.
 #[derive(Default)]
 struct State {
+    /// The moment of the next look for schedules of the configuration.
+    take_over_at: Option<Instant>,
     failing: AllFailing,
     /// The batches whose sends wait for an answer. They end within two leases.
     batches: JoinSet<Batch>,
@@ -164,6 +170,10 @@ impl StoredSchedules {
             state.end(batch)?;
         }
         let begun = Instant::now();
+        if state.take_over_at.is_none_or(|at| at <= begun) {
+            take_over(&self.sender.broker, &self.config).await?;
+            state.take_over_at = Some(begun + TAKE_OVER_EVERY);
+        }
         let fires = self.sender.broker.take_fires(AT_ONCE, LEASE).await?;
         if fires.taken.is_empty() {
             return Ok(fires.next.map_or(LOOK_EVERY, |next| next.min(LOOK_EVERY)));
