@@ -110,6 +110,11 @@ pub(super) async fn show(
     Path(path): Path<TopicPath>,
 ) -> Result<(Tag, Json<TopicView>), Problem> {
     let topic = api.topic(&path.topic).await?;
+    // This process may not have noticed a change, whose `ETag` the client's next one needs.
+    let topic = match api.broker.newest(topic.name()).await {
+        Ok(topic) => topic,
+        Err(error) => return Err(api.refused(error).await),
+    };
     let stats = api.broker.stats(&topic).await?;
     let view = TopicView {
         topic: topic.name().clone(),

@@ -34,6 +34,7 @@ use lisa_core::topic::{Group, Topic};
 use lisa_service::cli::{Output, Rows, escape_lines, prompt};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::cli::args::SweepArgs;
 use crate::cli::args::{GarbageListArgs, KeysArgs, ListArgs, MessageArgs, PageArgs, PauseArgs};
@@ -53,6 +54,24 @@ const IDS_AT_A_TIME: usize = 1000;
 
 /// The most ids that an error names.
 const SHOWN_IDS: usize = 20;
+
+/// The tries of a change that others keep overtaking, and the pause after the first; it grows by as much each time.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Runs `change`, which changes what it has read, again while others have changed that in between.
+pub(crate) async fn again_if_changed<T>(
+    change: impl AsyncFn() -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    for attempt in 1..TRIES {
+        match change().await {
+            Err(CliError::Refused(refusal)) if refusal.code() == "precondition_failed" => {}
+            done => return done,
+        }
+        sleep(PAUSE * attempt).await;
+    }
+    change().await
+}
 
 /// Prints text, with control characters escaped. A closed pipe is not an error.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {

@@ -359,10 +359,10 @@ impl OperatorVerb {
                 }
                 TopicsVerb::Show { topic } => commands::topics::show(client, &topic, output).await,
                 TopicsVerb::Create { topic, settings } => {
-                    commands::topics::create(client, &topic, settings, output).await
+                    commands::topics::create(client, &topic, &settings, output).await
                 }
                 TopicsVerb::Change { topic, settings } => {
-                    commands::topics::change(client, &topic, settings, output).await
+                    commands::topics::change(client, &topic, &settings, output).await
                 }
                 TopicsVerb::Remove {
                     topic,
@@ -444,10 +444,10 @@ impl SchedulesVerb {
             Self::List { prefix } => schedules::list(client, prefix.as_ref(), output).await,
             Self::Show { schedule } => schedules::show(client, &schedule, output).await,
             Self::Create { schedule, settings } => {
-                schedules::create(client, &schedule, settings, output).await
+                schedules::create(client, &schedule, &settings, output).await
             }
             Self::Change { schedule, settings } => {
-                schedules::change(client, &schedule, settings, output).await
+                schedules::change(client, &schedule, &settings, output).await
             }
             Self::Remove { schedule } => schedules::remove(client, &schedule, output).await,
             Self::Pause { schedule } => schedules::pause(client, &schedule, true, output).await,
@@ -465,7 +465,7 @@ impl TokensVerb {
             Self::List { prefix } => tokens::list(client, prefix.as_deref(), output).await,
             Self::Show { token } => tokens::show(client, &token, output).await,
             Self::Whoami => tokens::whoami(client, output).await,
-            Self::Put { token, settings } => tokens::put(client, &token, settings, output).await,
+            Self::Put { token, settings } => tokens::put(client, &token, &settings, output).await,
             Self::Rotate {
                 token,
                 finish,

@@ -38,7 +38,7 @@ impl Setting {
     /// Replaces this field of an object, whose fields are described. Reads the value as JSON, else as text: `3` is a number and
     /// `1m` a text. The value of a text field is always text. A duration for a time counts from now. A list is JSON, or texts
     /// separated by commas; a list of one in a table must be JSON. An empty value is `null`.
-    pub(crate) fn set(self, object: &mut Map<String, Value>, fields: &[Description]) {
+    pub(crate) fn set(&self, object: &mut Map<String, Value>, fields: &[Description]) {
         let (first, rest) = match self.key.split_once('.') {
             Some((first, rest)) => (first, Some(rest)),
             None => (self.key.as_str(), None),
@@ -92,7 +92,7 @@ fn json_or_text(text: &str) -> Value {
 /// Sets fields of an object. Another kind of retry policy has other keys, so it replaces the whole policy.
 pub(crate) fn set_all(
     mut object: Map<String, Value>,
-    settings: Vec<Setting>,
+    settings: &[Setting],
     fields: &[Description],
 ) -> Map<String, Value> {
     for setting in settings {
@@ -115,7 +115,7 @@ mod tests {
 
     fn set(texts: &[&str], fields: &[Description]) -> Value {
         let settings = texts.iter().map(|text| text.parse().unwrap());
-        set_all(Map::new(), settings.collect(), fields).into()
+        set_all(Map::new(), &settings.collect::<Vec<_>>(), fields).into()
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::SOON;
 use super::operators::lisa_manager;
 use super::served::Served;
+use futures_util::future::join_all;
 use lisa_core::broker::{Broker, Declare};
 use lisa_core::topic::{Shard, Topic, TopicSettings};
 use lisa_tests::http::Reply;
@@ -455,5 +456,79 @@ async fn the_first_message_of_a_topic_that_another_process_declares_is_moved_soo
     took.sort();
     // Half a heartbeat.
     assert!(took[4] < Duration::from_millis(600), "{took:?}");
+    served.end().await;
+}
+
+/// A process learns of what others change a heartbeat later.
+#[tokio::test]
+async fn a_topic_is_shown_as_it_is_at_once_after_a_change_by_another_process() {
+    let server = Server::start();
+    let served = served(&server).await;
+    let name: Topic = "t".parse().unwrap();
+    let mut settings = TopicSettings::default();
+    for attempts in 1..=20 {
+        settings.max_attempts = attempts;
+        let declared = served.broker.declare(&name, &settings, Declare::Update);
+        let declared = declared.await.unwrap();
+        let shown = served.api.get_json("/v1/topics/t").await;
+        assert_eq!(shown["epoch"], declared.epoch());
+        assert_eq!(shown["settings"]["max_attempts"], attempts);
+    }
+    served.end().await;
+}
+
+#[tokio::test]
+async fn concurrent_changes_of_different_fields_are_all_in_force() {
+    let server = Server::start();
+    let served = served(&server).await;
+    let file = format!(
+        "auth.tokens = [{{ name = \"ops\", sha256 = \"{}\", scopes = [\"read\"] }}]",
+        "0".repeat(64)
+    );
+    let run = async |arguments: &[&str]| {
+        let done = lisa_manager(&server, arguments).config(&file).run(SOON);
+        let done = done.await;
+        assert_eq!(done.code, Some(0), "{done:?}");
+        done.stdout
+    };
+    let cron = "cron=0 0 9 1 * *";
+    let creations = [
+        &["topics", "create", "t"][..],
+        &["schedules", "create", "s", "topic=t", cron],
+        &["tokens", "put", "shop", "scopes=send", "topics=t-*"],
+    ];
+    for create in creations {
+        run(create).await;
+    }
+    let of_topic = ["max_attempts=3", "lease=7s", "ttl=1h", "max_messages=9"];
+    let of_schedule = ["time_zone=Europe/Paris", "payload=x", "key=k", "ttl=1h"];
+    let of_token = [
+        "topics=u-*",
+        "sends_per_second=5",
+        "max_topics=7",
+        "expires=2100-01-01T00:00:00.000Z",
+    ];
+    let of_all = [
+        ("topics", "change", "t", of_topic),
+        ("schedules", "change", "s", of_schedule),
+        ("tokens", "put", "shop", of_token),
+    ];
+    for (noun, verb, name, fields) in of_all {
+        let changes = fields.map(async |field| run(&[noun, verb, name, field]).await);
+        join_all(changes).await;
+        let shown = run(&["--output", "json", noun, "show", name]).await;
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        let tables = ["settings", "definition"].map(|table| shown.get(table));
+        let table = tables.into_iter().flatten().next().unwrap_or(&shown);
+        for field in fields {
+            let (key, value) = field.split_once('=').unwrap();
+            let found = match &table[key] {
+                Value::Array(list) => &list[0],
+                value => value,
+            };
+            let found = found.as_str().map_or_else(|| found.to_string(), Into::into);
+            assert_eq!(found, value, "{key} of {noun}");
+        }
+    }
     served.end().await;
 }

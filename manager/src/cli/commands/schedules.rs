@@ -8,7 +8,7 @@ use lisa_service::recurring::RecurringMessage;
 use reqwest::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
-use super::{be_sure, counted, print, require_terminal};
+use super::{again_if_changed, be_sure, counted, print, require_terminal};
 use crate::cli::args::BackfillArgs;
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
@@ -126,7 +126,7 @@ pub(crate) async fn show(
 pub(crate) async fn create(
     client: &Client,
     name: &ScheduleName,
-    settings: Vec<Setting>,
+    settings: &[Setting],
     output: &Output,
 ) -> Result<(), CliError> {
     let definition = set_all(Map::new(), settings, &fields());
@@ -138,19 +138,23 @@ pub(crate) async fn create(
     report(&created, what, output)
 }
 
-/// Changes fields of a schedule. Fails if the schedule changes meanwhile.
+/// Changes fields of a schedule, and keeps what others change meanwhile.
 pub(crate) async fn change(
     client: &Client,
     name: &ScheduleName,
-    settings: Vec<Setting>,
+    settings: &[Setting],
     output: &Output,
 ) -> Result<(), CliError> {
-    let before = read(client, name).await?;
-    let definition = set_all(before.definition, settings, &fields());
-    // Without a version, a file declares it: the response says so.
-    let tag = before.version.map(|version| format!("\"{version}\""));
-    let (_, changed) = put(client, name, definition, "If-Match", tag.as_deref()).await?;
-    let what = match changed.version == before.version {
+    let read_and_put = async || {
+        let before = read(client, name).await?;
+        let definition = set_all(before.definition, settings, &fields());
+        // Without a version, a file declares it: the response says so.
+        let tag = before.version.map(|version| format!("\"{version}\""));
+        let (_, changed) = put(client, name, definition, "If-Match", tag.as_deref()).await?;
+        Ok((before.version, changed))
+    };
+    let (before, changed) = again_if_changed(read_and_put).await?;
+    let what = match changed.version == before {
         true => "already has this definition",
         false => "changed",
     };

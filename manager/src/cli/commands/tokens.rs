@@ -8,7 +8,7 @@ use lisa_service::http::auth::Scope;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value as Json, json};
 
-use super::print;
+use super::{again_if_changed, print};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::setting::{Setting, set_all};
@@ -170,14 +170,30 @@ fn print_lines(token: &TokenView, used: QuotaUse) -> Result<(), CliError> {
     print(&lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// Creates a token, or changes fields of one and keeps the others. Fails if the token changes meanwhile.
+/// Creates a token, or changes fields of one and keeps the others, also what others change meanwhile.
 pub(crate) async fn put(
     client: &Client,
     name: &TokenName,
-    settings: Vec<Setting>,
+    settings: &[Setting],
     output: &Output,
 ) -> Result<(), CliError> {
     client.require_managers_file()?;
+    let (version, status, token) =
+        again_if_changed(async || read_and_put(client, name, settings).await).await?;
+    let what = match status {
+        StatusCode::CREATED => "is created",
+        _ if token.view.version == version => "has these permissions already",
+        _ => "is changed",
+    };
+    report(&token, what, output)
+}
+
+/// Returns the version that the token had, and the new state of it.
+async fn read_and_put(
+    client: &Client,
+    name: &TokenName,
+    settings: &[Setting],
+) -> Result<(Option<u64>, StatusCode, ChangedToken), CliError> {
     let path = ["tokens", name.as_str()];
     let read = client.call(Method::GET, &path, Scope::Tokens);
     let before: Option<TokenView> = match read.answer().await {
@@ -198,14 +214,9 @@ pub(crate) async fn put(
         Some(_) => call.header("If-Match", tag.as_deref()),
         None => call.header("If-None-Match", Some("*")),
     };
-    let put = call.json(&body.into()).answer_with_status::<ChangedToken>();
+    let put = call.json(&body.into()).answer_with_status();
     let (status, token) = put.await.map_err(CliError::about_settings)?;
-    let what = match status {
-        StatusCode::CREATED => "is created",
-        _ if token.view.version == version => "has these permissions already",
-        _ => "is changed",
-    };
-    report(&token, what, output)
+    Ok((version, status, token))
 }
 
 /// Replaces the secret of a token, one step at a time.

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep};
 
-use super::{be_sure, counted, print, require_terminal, topic_stats};
+use super::{again_if_changed, be_sure, counted, print, require_terminal, topic_stats};
 use crate::cli::client::Client;
 use crate::cli::error::CliError;
 use crate::cli::setting::{Setting, set_all};
@@ -104,7 +104,7 @@ pub(crate) async fn show(client: &Client, topic: &Topic, output: &Output) -> Res
 pub(crate) async fn create(
     client: &Client,
     topic: &Topic,
-    settings: Vec<Setting>,
+    settings: &[Setting],
     output: &Output,
 ) -> Result<(), CliError> {
     let put = put(client, topic, Map::new(), settings, "If-None-Match", "*");
@@ -116,11 +116,11 @@ pub(crate) async fn create(
     report(&created, what, output)
 }
 
-/// Changes settings of a topic. Fails if the topic changes meanwhile. Warns about each group that the settings cease to name.
+/// Changes settings of a topic, and keeps what others change meanwhile. Warns about each group that the settings cease to name.
 pub(crate) async fn change(
     client: &Client,
     topic: &Topic,
-    settings: Vec<Setting>,
+    settings: &[Setting],
     output: &Output,
 ) -> Result<(), CliError> {
     #[derive(Deserialize)]
@@ -128,13 +128,17 @@ pub(crate) async fn change(
         epoch: u64,
         settings: Map<String, Value>,
     }
-    let before: View = client.get(&["topics", topic.as_str()]).answer().await?;
-    let tag = format!("\"{}\"", before.epoch);
-    let named_before = before.settings.get("groups").cloned().unwrap_or_default();
-    let named_before: Vec<Group> = serde_json::from_value(named_before).unwrap_or_default();
-    let put = put(client, topic, before.settings, settings, "If-Match", &tag);
-    let (_, changed) = put.await?;
-    let what = match changed.epoch == before.epoch {
+    let read_and_put = async || {
+        let before: View = client.get(&["topics", topic.as_str()]).answer().await?;
+        let tag = format!("\"{}\"", before.epoch);
+        let named = before.settings.get("groups").cloned().unwrap_or_default();
+        let named: Vec<Group> = serde_json::from_value(named).unwrap_or_default();
+        let put = put(client, topic, before.settings, settings, "If-Match", &tag);
+        let (_, changed) = put.await?;
+        Ok((before.epoch, named, changed))
+    };
+    let (before, named_before, changed) = again_if_changed(read_and_put).await?;
+    let what = match changed.epoch == before {
         true => "already has these settings",
         false => "changed",
     };
@@ -212,7 +216,7 @@ async fn put(
     client: &Client,
     topic: &Topic,
     settings: Map<String, Value>,
-    changes: Vec<Setting>,
+    changes: &[Setting],
     condition: &'static str,
     value: &str,
 ) -> Result<(StatusCode, TopicEntry), CliError> {
