@@ -8,6 +8,7 @@ mod callbacks;
 mod ending;
 mod garbage;
 mod gateways;
+mod idle_shards;
 mod instances;
 mod large;
 mod later;

@@ -57,7 +57,7 @@ pub mod internals {
     #[cfg(feature = "tokens")]
     pub use crate::token::{CONFIRM_EVERY, Claims, KeyCache, KeyError, TokenKey};
     pub use crate::worker::deliver::{decode, delivery, is_over, verdict};
-    pub use crate::worker::fetch::{BLOCK, Reading, Source, read};
+    pub use crate::worker::fetch::{BLOCK, PATIENCE, Reading, Source, read};
     pub use crate::worker::later::SHORTEST as SHORTEST_COMPLETION;
     pub use crate::worker::payload_limits::{Payloads, Sizes};
     pub use crate::worker::payloads::{Fetch, Part};

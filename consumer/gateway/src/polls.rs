@@ -9,17 +9,18 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lisa_consumer_core::internals::{BLOCK, Resting};
+use lisa_consumer_core::internals::{BLOCK, PATIENCE, Resting};
 use lisa_core::broker::MAX_BATCH;
 use lisa_core::sync::{Mutex, MutexGuard};
 use lisa_core::topic::Shard;
 use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::time::timeout;
 
 /// The waiting pulls of a group, each of which gets a `T`.
 pub(super) struct Polls<T> {
     state: Mutex<State<T>>,
     permits: Semaphore,
-    /// Notified when a reader may hold permits that no pull issued, or must answer a pull that does not wait.
+    /// Notified when a reader may hold permits that no pull issued, must answer a pull that does not wait, or keeps another one waiting.
     changed: Notify,
     /// Notified when a pull joins.
     joined: Notify,
@@ -133,10 +134,17 @@ impl<T> Polls<T> {
         self.state.lock().is_failing
     }
 
-    /// Waits for a permit, and takes the share of one of `shards` readers.
+    /// Waits for a permit, and takes the share of one of `shards` readers. After [`PATIENCE`], ends the blocking reads, which hold some.
     pub(super) async fn take(&self, shards: usize) -> Taken<'_, T> {
-        let one = self.permits.acquire().await.expect("never closed");
-        one.forget();
+        let mut acquire = pin!(self.permits.acquire());
+        let one = match timeout(PATIENCE, &mut acquire).await {
+            Ok(one) => one,
+            Err(_) => {
+                self.changed.notify_waiters();
+                acquire.await
+            }
+        };
+        one.expect("never closed").forget();
         let mut count = 1;
         let share = (self.permits.available_permits() + 1).div_ceil(shards.max(1));
         let more = share.min(MAX_BATCH) - 1;
@@ -298,8 +306,8 @@ mod tests {
         )
     }
 
-    #[test]
-    fn readers_hold_no_more_permits_than_pulls_want() {
+    #[tokio::test(start_paused = true)]
+    async fn readers_hold_no_more_permits_than_pulls_want() {
         let polls = polls();
         assert!(polls.take(1).now_or_never().is_none(), "nobody waits");
         let first = polls.join(3, None);
@@ -317,8 +325,8 @@ mod tests {
         assert_eq!(counts(&polls), (0, 0, 0));
     }
 
-    #[test]
-    fn the_oldest_pull_is_answered_first_and_takes_its_permits_along() {
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_pull_is_answered_first_and_takes_its_permits_along() {
         let polls = polls();
         let mut first = polls.join(2, None);
         let _second = polls.join(1, None);
@@ -333,8 +341,8 @@ mod tests {
         assert_eq!(counts(&polls), (1, 1, 1));
     }
 
-    #[test]
-    fn shards_share_the_permits() {
+    #[tokio::test(start_paused = true)]
+    async fn shards_share_the_permits() {
         let polls = polls();
         let _one = polls.join(10, None);
         let taken = polls.take(4).now_or_never().unwrap();
@@ -350,6 +358,21 @@ mod tests {
             polls.block(shard, false, Duration::from_secs(1)),
             Duration::from_millis(500)
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_without_a_permit_ends_the_blocking_reads_of_others() {
+        let polls = polls();
+        let _pull = polls.join(1, None);
+        let begun = Instant::now();
+        let taken = polls.take(2).await;
+        let unwanted = polls.unwanted().unwrap();
+        let read = async move {
+            unwanted.await;
+            drop(taken);
+        };
+        let (other, ()) = tokio::join!(polls.take(2), read);
+        assert_eq!((other.count, begun.elapsed()), (1, PATIENCE));
     }
 
     #[tokio::test(start_paused = true)]
@@ -371,8 +394,8 @@ mod tests {
         assert_eq!(begun.elapsed(), Duration::from_millis(1050));
     }
 
-    #[test]
-    fn a_pull_that_does_not_wait_ends_once_all_shards_are_empty() {
+    #[tokio::test(start_paused = true)]
+    async fn a_pull_that_does_not_wait_ends_once_all_shards_are_empty() {
         let polls = polls();
         let shards = [0, 1].map(Shard::new);
         let _long = polls.join(1, None);
@@ -398,8 +421,8 @@ mod tests {
         assert!(polls.is_failing());
     }
 
-    #[test]
-    fn a_shard_has_one_reader_which_ends_only_while_nobody_waits() {
+    #[tokio::test(start_paused = true)]
+    async fn a_shard_has_one_reader_which_ends_only_while_nobody_waits() {
         let polls = polls();
         let reading = polls.begin_reading(Shard::new(0)).unwrap();
         assert!(polls.begin_reading(Shard::new(0)).is_none());

@@ -28,6 +28,9 @@ use crate::worker::trial;
 const BATCH: usize = MAX_BATCH;
 /// The longest time that a read waits for a message.
 pub const BLOCK: Duration = Duration::from_secs(5);
+/// The time that a shard waits for a permit before it ends the blocking reads of other shards, which hold some. Shards that take turns wait
+/// less for each other.
+pub const PATIENCE: Duration = Duration::from_millis(50);
 /// The interval between requests to end a read that is no longer wanted.
 const UNBLOCK_EVERY: Duration = Duration::from_millis(50);
 
@@ -57,7 +60,12 @@ pub(crate) async fn run(queue: &SettleQueue) {
             group: worker.subscription.group(),
             consumer: &worker.process.name,
         };
-        let unwanted = worker.draining().cancelled();
+        let unwanted = async {
+            tokio::select! {
+                () = worker.permits.wanted.notified(), if !block.is_zero() => {}
+                () = worker.draining().cancelled() => {}
+            }
+        };
         let count = permits.num_permits();
         match read(&reading, &mut source, count, block, unwanted, &worker.stop).await {
             Ok(reads) => {
@@ -113,7 +121,8 @@ async fn take_permits(
         Err(_) => {
             worker.part.rest();
             let acquire = worker.permits.handlers.clone().acquire_owned();
-            tokio::pin!(acquire);
+            let patience = sleep(PATIENCE);
+            tokio::pin!(acquire, patience);
             let permit = loop {
                 let held = async {
                     match target {
@@ -123,6 +132,9 @@ async fn take_permits(
                 };
                 tokio::select! {
                     permit = &mut acquire => break permit.ok()?,
+                    () = &mut patience, if !patience.is_elapsed() => {
+                        worker.permits.wanted.notify_waiters();
+                    }
                     () = held => {}
                     () = worker.draining().cancelled() => return None,
                 }

@@ -25,6 +25,8 @@ use tokio_util::task::TaskTracker;
 pub(crate) struct Permits {
     /// One for each handler that may run.
     pub(crate) handlers: Arc<Semaphore>,
+    /// Notified when a shard has waited for one of these, to end the blocking reads of the others, which hold some.
+    pub(crate) wanted: Arc<Notify>,
     /// One for each garbage hook that may run.
     pub(crate) hooks: Arc<Semaphore>,
 }
