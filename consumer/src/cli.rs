@@ -24,7 +24,7 @@ use serde_json::json;
 
 use crate::Consumer;
 use crate::Subscription;
-use crate::gateway::{Gateway, SqsOptions};
+use crate::gateway::{Gateway, GatewayLimits, SqsOptions};
 use crate::internals::start_settings;
 use crate::sinks;
 
@@ -319,8 +319,11 @@ async fn gateway(runtime: &Runtime) -> Result<Option<Gateway>, StartError> {
     let gateway = Gateway::new(
         runtime.broker.clone(),
         Some(runtime.metrics.clone()),
-        wanted.max_waiting,
-        config.http.body_timeout,
+        GatewayLimits {
+            max_waiting: wanted.max_waiting,
+            max_readers: wanted.max_readers,
+            body_timeout: config.http.body_timeout,
+        },
         &runtime.shutdown,
     )
     .with_spans(runtime.spans.clone());

@@ -12,14 +12,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lisa_consumer::gateway::{Gateway, SqsOptions};
+use lisa_consumer::gateway::{Gateway, GatewayLimits, SqsOptions};
 use lisa_consumer::sinks::stdout::StdoutSink;
 use lisa_consumer::{Consumer, ConsumerError};
 use lisa_core::broker::{Broker, Declare, TopicHandle};
 use lisa_core::redis::RedisUrl;
 use lisa_core::topic::{Group, TopicSettings};
 use lisa_producer::{Producer, ProducerOptions};
-use lisa_service::config::Config;
+use lisa_service::config::{Config, MAX_READERS, MAX_WAITING};
 use lisa_service::metrics::Metrics;
 use lisa_service::role::{Runtime, StartError};
 use lisa_service::shutdown::{Hangup, Shutdown};
@@ -35,8 +35,6 @@ use server::{PrivateServer, ServerError};
 const PRINTER: &str = "printer";
 /// The topic of the message that `--demo` sends.
 const DEMO_TOPIC: &str = "hello";
-/// The most pulls that wait at a time.
-const MAX_WAITING: usize = 10_000;
 
 /// The options of development mode.
 #[derive(Clone, Debug)]
@@ -114,8 +112,11 @@ async fn relay(mut config: Config, with_demo: bool) -> Result<(), StartError> {
     let gateway = Gateway::new(
         runtime.broker.clone(),
         Some(runtime.metrics.clone()),
-        MAX_WAITING,
-        runtime.config.http.body_timeout,
+        GatewayLimits {
+            max_waiting: MAX_WAITING,
+            max_readers: MAX_READERS,
+            body_timeout: runtime.config.http.body_timeout,
+        },
         &runtime.shutdown,
     )
     .with_spans(runtime.spans.clone())

@@ -53,7 +53,7 @@ pub mod internals {
     pub use crate::consumer::start_settings;
     pub use crate::process::Process;
     pub use crate::report::Counters;
-    pub use crate::resting::Resting;
+    pub use crate::resting::pause as rest_of;
     #[cfg(feature = "tokens")]
     pub use crate::token::{CONFIRM_EVERY, Claims, KeyCache, KeyError, TokenKey};
     pub use crate::worker::deliver::{decode, delivery, is_over, verdict};

@@ -48,7 +48,7 @@ use lisa_service::shutdown::Shutdown;
 use lisa_service::spans::Spans;
 use lisa_service::supervise::{Heartbeat, Policy, Supervisor, contain};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 use utoipa::openapi::OpenApi;
@@ -61,6 +61,18 @@ pub use sqs::{SqsOptions, actions as sqs_actions};
 
 /// The interval between updates of the gauges.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+/// The limits of a gateway.
+#[derive(Clone, Copy, Debug)]
+pub struct GatewayLimits {
+    /// The most pulls that wait at a time, of which one client has at most three quarters.
+    pub max_waiting: usize,
+    /// The most shards that are read with a connection of their own, of which one client has at most three quarters. Others are read up to
+    /// 20 times a second each, and those of one client up to 1,000 times together.
+    pub max_readers: usize,
+    /// The time limit for receiving a body, and each line of a batch.
+    pub body_timeout: Duration,
+}
 
 /// A gateway. Cheap to clone.
 #[derive(Clone)]
@@ -77,6 +89,10 @@ struct Shared {
     groups: Mutex<HashMap<(Topic, Group), Arc<GroupPolls>>>,
     /// The pulls that wait.
     waiting: Shares,
+    /// The connections of readers.
+    readers: Shares,
+    /// The readers that pause, which are counted only.
+    resting: Shares,
     room: Shares,
     /// The memory for the results of batches.
     results: Shares,
@@ -145,24 +161,25 @@ impl GroupPolls {
 }
 
 impl Gateway {
-    /// Creates a gateway, in which at most `max_waiting` pulls wait at a time. `body_timeout` is the time limit for receiving
-    /// a body, and each line of a batch.
+    /// Creates a gateway.
     pub fn new(
         broker: Broker,
         metrics: Option<Metrics>,
-        max_waiting: usize,
-        body_timeout: Duration,
+        limits: GatewayLimits,
         shutdown: &Shutdown,
     ) -> Self {
+        let but_a_quarter = |units| Shares::new(units, units - units / 4);
         let shared = Shared {
             process: Process::new(broker, metrics),
             key: watch::Sender::default(),
             groups: Mutex::default(),
-            waiting: Shares::new(max_waiting, max_waiting - max_waiting / 4),
+            waiting: but_a_quarter(limits.max_waiting),
+            readers: but_a_quarter(limits.max_readers),
+            resting: Shares::new(Semaphore::MAX_PERMITS, Semaphore::MAX_PERMITS),
             room: Shares::new(handed::ROOM, handed::ROOM_OF_ONE),
             results: Shares::new(batch::ROOM, batch::ROOM_OF_ONE),
             under_way: Shares::new(batch::ITEMS_OF_ALL, batch::ITEMS_OF_ONE),
-            bodies: BodyLimits::new(body_timeout),
+            bodies: BodyLimits::new(limits.body_timeout),
             searches: Reads::of_searches(),
             tasks: TaskTracker::new(),
             shutdown: shutdown.clone(),
@@ -372,9 +389,9 @@ impl Gateway {
     }
 
     /// Admits a pull, or refuses it if too many wait. Dropping the value ends the pull.
-    fn admit(&self) -> Result<Share, Problem> {
+    fn admit(&self, client: Client) -> Result<Share, Problem> {
         let waiting = &self.shared.waiting;
-        let mut seat = waiting.begin(Client::current());
+        let mut seat = waiting.begin(client);
         seat.try_add(1).map_err(|shortage| {
             let limit = match shortage {
                 Shortage::OfClient => format!("{} pulls of this client", waiting.of_one()),

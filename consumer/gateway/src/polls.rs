@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lisa_consumer_core::internals::{BLOCK, PATIENCE, Resting};
+use lisa_consumer_core::internals::{BLOCK, PATIENCE};
 use lisa_core::broker::MAX_BATCH;
 use lisa_core::sync::{Mutex, MutexGuard};
 use lisa_core::topic::Shard;
@@ -168,14 +168,14 @@ impl<T> Polls<T> {
         shards > 1 && self.permits.available_permits() == 0
     }
 
-    /// Returns how long a read of a shard may block: not at all while readers are crowded, or if a pull does not wait.
-    pub(super) fn block(&self, shard: Shard, is_crowded: bool, lease: Duration) -> Duration {
+    /// Returns how long a read of a shard may block: not at all if it takes turns with others, or if a pull does not wait.
+    pub(super) fn block(&self, shard: Shard, takes_turns: bool, lease: Duration) -> Duration {
         let state = self.state.lock();
         let is_looking = |waiting: &Waiting<T>| {
             let looks = waiting.looks.as_ref();
             looks.is_some_and(|looks| looks.contains(&shard))
         };
-        match is_crowded || state.waiting.values().any(is_looking) {
+        match takes_turns || state.waiting.values().any(is_looking) {
             true => Duration::ZERO,
             false => BLOCK.min(lease / 2),
         }
@@ -186,12 +186,12 @@ impl<T> Polls<T> {
         self.state.lock().last
     }
 
-    /// Pauses between two reads of an idle shard while readers are crowded. Ends early if a pull has joined after the first `joins`.
-    pub(super) async fn rest(&self, resting: &Resting, joins: u64) {
+    /// Pauses between two reads of an idle shard that takes turns with others. Ends early if a pull has joined after the first `joins`.
+    pub(super) async fn rest(&self, pause: Duration, joins: u64) {
         let mut joined = pin!(self.joined.notified());
         joined.as_mut().enable();
         if self.joins() == joins {
-            resting.rest(joined).await;
+            let _ = timeout(pause, joined).await;
         }
     }
 
@@ -288,7 +288,6 @@ impl<T> Drop for ReaderEntry<T> {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use futures_util::future::join_all;
     use tokio::time::Instant;
 
     use super::*;
@@ -379,19 +378,16 @@ mod tests {
     async fn an_idle_shard_rests_while_readers_are_crowded_until_a_pull_joins() {
         let polls = polls();
         let begun = Instant::now();
-        let (joins, resting) = (polls.joins(), Resting::default());
-        polls.rest(&resting, joins).await;
-        assert_eq!(begun.elapsed(), Duration::from_millis(50));
-        // A thousand reads a second at most.
-        join_all((0..1000).map(|_| polls.rest(&resting, joins))).await;
-        assert_eq!(begun.elapsed(), Duration::from_millis(1050));
-        let mut rest = pin!(polls.rest(&resting, joins));
+        let (joins, pause) = (polls.joins(), Duration::from_millis(50));
+        polls.rest(pause, joins).await;
+        assert_eq!(begun.elapsed(), pause);
+        let mut rest = pin!(polls.rest(pause, joins));
         assert!(rest.as_mut().now_or_never().is_none());
         let _pull = polls.join(1, None);
         rest.await;
         // It joined during the read.
-        polls.rest(&resting, joins).await;
-        assert_eq!(begun.elapsed(), Duration::from_millis(1050));
+        polls.rest(pause, joins).await;
+        assert_eq!(begun.elapsed(), pause);
     }
 
     #[tokio::test(start_paused = true)]

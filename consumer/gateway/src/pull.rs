@@ -15,6 +15,7 @@ use lisa_core::fields::Reader;
 use lisa_core::topic::{Group, Topic};
 use lisa_service::http::batch::names;
 use lisa_service::http::body::read_limited;
+use lisa_service::http::client::Client;
 use lisa_service::http::{GroupPath, Problem, ProblemCode, ends_with_client, read_fields};
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until};
@@ -143,7 +144,8 @@ pub(super) async fn take(
     ends_with_client();
     let started = gateway.spans.as_ref().map(|_| SystemTime::now());
     let key = gateway.key()?;
-    let _seat = gateway.admit()?;
+    let client = Client::current();
+    let _seat = gateway.admit(client.clone())?;
     let group = gateway.group(topic.name(), group);
     if let Some(name) = &options.consumer {
         group.note_puller(name);
@@ -157,7 +159,7 @@ pub(super) async fn take(
     let deadline = Instant::now() + time;
     loop {
         let shards: BTreeSet<_> = topic.shards().collect();
-        reader::start(gateway, &group, topic.shards());
+        reader::start(gateway, &group, topic.shards(), &client);
         let looks = (!has_to_wait).then_some(shards);
         // Of each key, one message at most is ready.
         let ready = options.max_keys.unwrap_or(MAX_BATCH).min(options.max);

@@ -1,14 +1,16 @@
 //! Reads a shard for the pulls that wait, and gives each pull what it wants.
 //!
-//! A reader has a connection of its own. It runs while pulls wait, and [`LINGER`] longer.
+//! It runs while pulls wait, and [`LINGER`] longer. To wait for messages, it needs a connection of its own: a part of the share of the client
+//! whose pull has started it. Without one, it looks from time to time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lisa_consumer_core::internals::{Reading, Source, read};
+use lisa_consumer_core::internals::{Reading, Source, read, rest_of};
 use lisa_core::outage::Outage;
 use lisa_core::topic::Shard;
+use lisa_service::http::client::Client;
 use tokio::time::sleep;
 
 use super::handed::Handed;
@@ -18,20 +20,30 @@ use super::{Gateway, GroupPolls};
 /// The time that a reader without pulls keeps its connection.
 const LINGER: Duration = Duration::from_secs(30);
 
-/// Starts a reader for each shard of the topic that has none.
+/// Starts a reader for each shard of the topic that has none, at the expense of a client.
 pub(super) fn start(
     gateway: &Gateway,
     group: &Arc<GroupPolls>,
     shards: impl Iterator<Item = Shard>,
+    client: &Client,
 ) {
     for shard in shards {
         if let Some(entry) = group.polls.begin_reading(shard) {
-            gateway.spawn(run(gateway.clone(), group.clone(), shard, entry));
+            let run = run(gateway.clone(), group.clone(), shard, entry, client.clone());
+            gateway.spawn(run);
         }
     }
 }
 
-async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: ReaderEntry<Handed>) {
+async fn run(
+    gateway: Gateway,
+    group: Arc<GroupPolls>,
+    shard: Shard,
+    entry: ReaderEntry<Handed>,
+    client: Client,
+) {
+    let mut connection = gateway.shared.readers.begin(client.clone());
+    let mut resting = gateway.shared.resting.begin(client.clone());
     let (process, shutdown) = (gateway.process(), gateway.shutdown());
     let (broker, polls): (_, &Polls<Handed>) = (&process.broker, &group.polls);
     let mut outage = Outage::new("read messages").of(&group.topic, Some(&group.group), shard);
@@ -57,12 +69,15 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
         };
         entry = Some(own);
         shards = topic.shards().len();
-        start(&gateway, &group, topic.shards());
+        start(&gateway, &group, topic.shards(), &client);
         let Some(unwanted) = polls.unwanted() else {
             continue;
         };
-        let (is_crowded, joins) = (polls.is_crowded(shards), polls.joins());
-        let block = polls.block(shard, is_crowded, topic.settings().lease);
+        let (mut takes_turns, joins) = (polls.is_crowded(shards), polls.joins());
+        let mut block = polls.block(shard, takes_turns, topic.settings().lease);
+        if !block.is_zero() && connection.held() == 0 && connection.try_add(1).is_err() {
+            (takes_turns, block) = (true, Duration::ZERO);
+        }
         let is_cut = AtomicBool::new(false);
         let unwanted = async {
             tokio::select! {
@@ -86,10 +101,14 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
                 if !is_cut.load(Ordering::Relaxed) {
                     polls.looked(shard, joins, false);
                 }
-                if is_crowded {
+                if takes_turns {
                     drop(taken);
-                    let rest = polls.rest(&process.resting, joins);
+                    let pause = rest_of(resting.held_by_client() + 1);
+                    // As many as there are permits.
+                    let _ = resting.try_add(1);
+                    let rest = polls.rest(pause, joins);
                     let _ = shutdown.draining().run_until_cancelled(rest).await;
+                    resting.clear();
                 }
             }
             Ok(reads) => {
@@ -104,6 +123,7 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
             }
             Err(error) => {
                 source = Source::default();
+                connection.clear();
                 polls.looked(shard, joins, true);
                 drop(taken);
                 let pause = outage.failed(&error);

@@ -293,6 +293,11 @@ pub struct ConsumerConfig {
     pub gateway: Option<GatewayConfig>,
 }
 
+/// The default number of pulls that wait at a gateway at a time.
+pub const MAX_WAITING: usize = 10_000;
+/// The default number of shards that a gateway reads with a connection of their own.
+pub const MAX_READERS: usize = 1000;
+
 /// The gateway of a consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewayConfig {
@@ -300,6 +305,8 @@ pub struct GatewayConfig {
     pub listen: SocketAddr,
     /// The maximum number of pulls that wait for a message at a time. 1 to 1000000.
     pub max_waiting: usize,
+    /// The maximum number of shards that are read with a connection to Redis of their own. 1 to 100000.
+    pub max_readers: usize,
     /// The settings for clients of Amazon SQS; `None` without them.
     pub sqs: Option<SqsConfig>,
 }

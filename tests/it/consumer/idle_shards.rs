@@ -1,6 +1,6 @@
 //! Shards without messages: their blocking reads keep no handler, and no pull, from the messages of another shard.
 
-use super::gateways::{Site, post, pull_one, route, waiting};
+use super::gateways::{Site, post, pull, pull_one, route, waiting};
 use super::*;
 use futures_util::future::{join_all, select_all};
 use serde_json::json;
@@ -59,4 +59,57 @@ async fn a_pull_that_stays_does_not_wait_for_the_read_of_an_idle_shard() {
     }
     watch.assert_took(took, 2 * rounds * ms(150), ms(2000));
     site.assert_drained("t").await;
+}
+
+/// The shards of a wide topic could take all connections that Redis allows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_has_a_part_of_the_connections_for_reads_and_still_gets_all_messages() {
+    // SHA-256 of "abc" and of "def".
+    let more = "consumer.gateway.max_readers = 4\n\
+        [[auth.tokens]]\nname = \"one\"\nscopes = [\"receive\"]\n\
+        sha256 = \"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n\
+        [[auth.tokens]]\nname = \"other\"\nscopes = [\"receive\"]\n\
+        sha256 = \"cb8379ac2098aa165029e3938a51da0bcecfc008fd6795f401178647f96c5b34\"\n";
+    let site = Site::start("[topics.wide]\nshards = 8\n[topics.t]", more).await;
+    let [one, other] = ["abc", "def"].map(|token| site.api(0).clone().token(token));
+    let blocked = async |expected: usize| {
+        let clients: String = site.redis(&["CLIENT", "LIST"]).await;
+        let blocked = clients
+            .lines()
+            .filter(|client| client.contains(" flags=b"));
+        match blocked.count() {
+            count if count == expected => Ok(()),
+            _ => Err(clients),
+        }
+    };
+    let rounds = 10;
+    let watch = Stopwatch::start();
+    let mut took = Duration::ZERO;
+    for _ in 0..rounds {
+        // Each shard gets a permit.
+        let pulled = pull(&one, "wide", json!({"max": 8, "wait": "20s"}));
+        let send = async {
+            eventually(SOON, || blocked(3)).await;
+            site.send("wide", &[], "x").await;
+            Instant::now()
+        };
+        let (pulled, sent) = tokio::join!(pulled, send);
+        took += sent.elapsed();
+        let ack = route(&pulled[0], "ack");
+        post(&one, &ack, json!({})).await.expect(200);
+    }
+    watch.assert_took(took, rounds * ms(100), ms(2000));
+    let wide = pull(&one, "wide", json!({"max": 8, "wait": "20s"}));
+    let others = async {
+        eventually(SOON, || blocked(3)).await;
+        let pulled = pull(&other, "t", json!({"wait": "20s"}));
+        let send = async {
+            eventually(SOON, || blocked(4)).await;
+            site.send("t", &[], "x").await;
+            site.send("wide", &[], "x").await;
+        };
+        tokio::join!(pulled, send)
+    };
+    let (wide, (t, ())) = tokio::join!(wide, others);
+    assert_eq!((wide.len(), t.len()), (1, 1));
 }

@@ -224,8 +224,8 @@ impl Source {
     }
 }
 
-/// Reads up to `count` messages. Once `unwanted` completes, returns what is available without waiting. Drops the read when
-/// `stop` is cancelled.
+/// Reads up to `count` messages. If `block` is zero, does so without a connection of its own. Otherwise, returns what is available without
+/// waiting once `unwanted` completes. Drops the read when `stop` is cancelled.
 pub async fn read(
     reading: &Reading<'_>,
     source: &mut Source,
@@ -234,11 +234,6 @@ pub async fn read(
     unwanted: impl Future<Output = ()>,
     stop: &CancellationToken,
 ) -> Result<Vec<Read>, BrokerError> {
-    tokio::pin!(unwanted);
-    let (reader, id) = tokio::select! {
-        open = source.open(reading) => open?,
-        () = &mut unwanted => return Ok(Vec::new()),
-    };
     let Reading {
         broker,
         topic,
@@ -246,6 +241,18 @@ pub async fn read(
         group,
         consumer,
     } = *reading;
+    if block.is_zero() {
+        let read = broker.read_now(topic, shard, group, consumer, count);
+        return stop
+            .run_until_cancelled(read)
+            .await
+            .unwrap_or(Ok(Vec::new()));
+    }
+    tokio::pin!(unwanted);
+    let (reader, id) = tokio::select! {
+        open = source.open(reading) => open?,
+        () = &mut unwanted => return Ok(Vec::new()),
+    };
     let read = broker.read(reader, topic, shard, group, consumer, count, block);
     tokio::pin!(read);
     tokio::select! {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use redis::{FromRedisValue, ParsingError, Value, from_redis_value};
+use redis::{Cmd, FromRedisValue, ParsingError, Value, from_redis_value};
 
 use crate::broker::reply::{command, decode, or_empty};
 use crate::broker::{Broker, BrokerError, MAX_BATCH, MAX_GENERAL_HOT_BATCH, TopicHandle};
 use crate::message::{EntryId, MessageId};
-use crate::redis::{ConnectionErrorKind, Reader, ServerId};
+use crate::redis::{ConnectionError, ConnectionErrorKind, Reader, ServerId};
 use crate::scripts::{Ack, AckPlain, DropConsumer, Refusal, Settle};
 use crate::state::{Attempt, Settled, Settlement, Verdict};
 use crate::time::{UnixMs, millis};
@@ -35,12 +35,20 @@ pub struct ReaderId {
     number: u64,
 }
 
+/// Begins a command that reads for a consumer of a group.
+fn read_group(group: &Group, consumer: &str, count: usize) -> Cmd {
+    let mut cmd = redis::cmd("XREADGROUP");
+    cmd.arg("GROUP").arg(group.as_str()).arg(consumer);
+    cmd.arg("COUNT").arg(count);
+    cmd
+}
+
 impl Broker {
     /// Reads up to `count` messages for a consumer of a group, waiting up to `block`, in whole milliseconds, for the first. Recreates a
     /// group that is gone from Redis, starting at the first entry.
     ///
     /// A read that blocks for less than 100 ms can take up to 100 ms on an idle server, because Redis ends blocked calls only when it
-    /// wakes up. Only if `block` is zero does the read return immediately.
+    /// wakes up: see [`Broker::read_now`].
     ///
     /// # Errors
     /// [`BrokerError`]; the reader is then closed and must be replaced.
@@ -62,15 +70,41 @@ impl Broker {
         count: usize,
         block: Duration,
     ) -> Result<Vec<Read>, BrokerError> {
-        let keys = topic.group_keys(shard, group)?;
-        let mut cmd = redis::cmd("XREADGROUP");
-        cmd.arg("GROUP").arg(group.as_str()).arg(consumer);
-        cmd.arg("COUNT").arg(count);
-        if !block.is_zero() {
-            cmd.arg("BLOCK").arg(millis(block).max(1));
-        }
-        cmd.arg("STREAMS").arg(keys.group.ready.as_ref()).arg(">");
-        match reader.read(&cmd, block).await {
+        let ready = &topic.group_keys(shard, group)?.group.ready;
+        let mut cmd = read_group(group, consumer, count);
+        cmd.arg("BLOCK").arg(millis(block).max(1));
+        cmd.arg("STREAMS").arg(ready.as_ref()).arg(">");
+        self.reads(topic, reader.read(&cmd, block).await).await
+    }
+
+    /// Reads up to `count` messages for a consumer of a group, without waiting, over the connection of the process. Recreates a group that
+    /// is gone from Redis, starting at the first entry.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    ///
+    /// # Cancel safety
+    /// A message that was already on its way is reclaimed after its lease.
+    pub async fn read_now(
+        &self,
+        topic: &TopicHandle,
+        shard: Shard,
+        group: &Group,
+        consumer: &str,
+        count: usize,
+    ) -> Result<Vec<Read>, BrokerError> {
+        let ready = &topic.group_keys(shard, group)?.group.ready;
+        let mut cmd = read_group(group, consumer, count);
+        cmd.arg("STREAMS").arg(ready.as_ref()).arg(">");
+        self.reads(topic, self.call(ready, &cmd).await).await
+    }
+
+    async fn reads(
+        &self,
+        topic: &TopicHandle,
+        reply: Result<Value, ConnectionError>,
+    ) -> Result<Vec<Read>, BrokerError> {
+        match reply {
             Ok(reply) => {
                 let streams: Vec<(Value, Vec<Read>)> = decode("XREADGROUP", reply)?;
                 Ok(streams.into_iter().flat_map(|(_, reads)| reads).collect())
@@ -101,10 +135,9 @@ impl Broker {
         consumer: &str,
     ) -> Result<(), BrokerError> {
         let ready = &topic.group_keys(shard, group)?.group.ready;
-        let mut cmd = redis::cmd("XREADGROUP");
-        cmd.arg("GROUP").arg(group.as_str()).arg(consumer);
+        let mut cmd = read_group(group, consumer, 1);
         // Asks for its pending entries after the last possible entry, of which there are none.
-        cmd.arg("COUNT").arg(1).arg("STREAMS").arg(ready.as_ref());
+        cmd.arg("STREAMS").arg(ready.as_ref());
         cmd.arg(format!("{}-0", u64::MAX));
         self.call(ready, &cmd).await?;
         Ok(())

@@ -13,8 +13,8 @@ use super::table::Table;
 use super::values::Hash;
 use super::{
     AuthConfig, Config, ConsumerConfig, DashboardConfig, DoctorMode, GatewayConfig, KedaConfig,
-    ManagerConfig, ProducerConfig, RedisConfig, SinkConfig, SqsConfig, SubscriptionConfig,
-    SubscriptionGroup, listener, schedules, secret_file, sources, topics,
+    MAX_READERS, MAX_WAITING, ManagerConfig, ProducerConfig, RedisConfig, SinkConfig, SqsConfig,
+    SubscriptionConfig, SubscriptionGroup, listener, schedules, secret_file, sources, topics,
 };
 use crate::callbacks::CallbackTopics;
 use crate::http::auth::{Reach, Scope, SendQuota, Token, TokenSet, check_listener, parse_hex};
@@ -399,10 +399,19 @@ fn gateway(table: &mut Table<'_>, auth: &AuthConfig) -> Option<GatewayConfig> {
     let max_waiting = table.read(
         Field::new(
             "max_waiting",
-            10_000,
+            MAX_WAITING,
             "The maximum number of pulls that wait for a message at a time.",
         ),
         within(1..=1_000_000),
+    );
+    let max_readers = table.read(
+        Field::new(
+            "max_readers",
+            MAX_READERS,
+            "The maximum number of shards that are read with a connection to Redis of their own. Further ones are looked at up to 20 times \
+             a second.",
+        ),
+        within(1..=100_000),
     );
     let sqs = table.read(
         Field::new("sqs", false, "True to also serve SQS clients."),
@@ -429,6 +438,7 @@ fn gateway(table: &mut Table<'_>, auth: &AuthConfig) -> Option<GatewayConfig> {
     Some(GatewayConfig {
         listen,
         max_waiting,
+        max_readers,
         sqs: sqs.then_some(SqsConfig {
             group: sqs_group,
             ignore_attributes,

@@ -126,6 +126,12 @@ impl Share {
         self.held.as_ref().map_or(0, |[own, _]| own.num_permits())
     }
 
+    /// Returns the number of units that all requests of the client hold.
+    #[must_use]
+    pub fn held_by_client(&self) -> usize {
+        self.units.share - self.permits.available_permits()
+    }
+
     /// Adds units at once.
     ///
     /// # Errors
