@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(definition.scopes, [Scope::Send, Scope::Read]);
         let topics = definition.topics.unwrap();
         let topics: Vec<_> = topics.iter().map(NamePattern::as_str).collect();
-        assert_eq!(topics, ["shop-*", "mail"]);
+        assert_eq!(topics, ["mail", "shop-*"]);
         assert!(definition.groups.is_none() && definition.expires.is_some());
     }
 

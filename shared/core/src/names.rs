@@ -134,6 +134,12 @@ name!(
 );
 
 impl NamePattern {
+    /// Sorts patterns, and drops repeated ones, so that those that are written in another order are equal.
+    pub fn normalize(patterns: &mut Vec<Self>) {
+        patterns.sort();
+        patterns.dedup();
+    }
+
     /// Returns the start of all names that match.
     pub fn start(&self) -> &str {
         self.as_str().trim_end_matches('*')

@@ -26,7 +26,9 @@ use lisa_core::redis::{Endpoint, TlsSettings};
 use lisa_core::secret::Secret;
 use lisa_core::small_file::{self, MAX_PEM_BYTES};
 use lisa_core::time::UnixMs;
-use lisa_core::topic::{Group, Namespace, ScheduleQuota, Topic, TopicQuota, TopicSettings};
+use lisa_core::topic::{
+    Group, NamePattern, Namespace, ScheduleQuota, Topic, TopicQuota, TopicSettings,
+};
 
 const NONE_REQUIRED: &str = "no key is required";
 /// The shortest secret key of signed requests: a shorter one could be guessed from a signature.
@@ -255,11 +257,13 @@ fn token(mut row: Table<'_>, others: &[Token]) -> Option<Token> {
         ),
     };
     for (key, patterns) in [
-        ("topics", &reach.topics),
-        ("groups", &reach.groups),
-        ("schedules", &reach.schedules),
+        ("topics", &mut reach.topics),
+        ("groups", &mut reach.groups),
+        ("schedules", &mut reach.schedules),
     ] {
-        if patterns.as_ref().is_some_and(Vec::is_empty) {
+        let Some(patterns) = patterns else { continue };
+        NamePattern::normalize(patterns);
+        if patterns.is_empty() {
             row.reject(key, "must have at least one name, or be omitted");
         }
     }
@@ -408,8 +412,8 @@ fn gateway(table: &mut Table<'_>, auth: &AuthConfig) -> Option<GatewayConfig> {
         Field::new(
             "max_readers",
             MAX_READERS,
-            "The maximum number of shards that are read with a connection to Redis of their own. Further ones are looked at up to 20 times \
-             a second.",
+            "The maximum number of connections to Redis that wait for messages, one for each shard and group that is pulled. Further \
+             shards are read when a pull begins, then up to 20 times a second.",
         ),
         within(1..=100_000),
     );

@@ -112,6 +112,8 @@ fn a_token_may_be_limited_and_expire() {
     }
     assert!(reach.has_group(&"billing".parse().unwrap()));
     assert!(!reach.has_group(&"other".parse().unwrap()));
+    let same = token("topics = ['mail', 'shop-*', 'mail']\ngroups = ['billing']");
+    assert_eq!(reach.topics, same.reach().topics, "teams are compared");
     let of_schedules = token("topics = ['a']\nschedules = ['daily-*']");
     let reach = of_schedules.reach();
     assert!(reach.has_schedule(&"daily-a".parse().unwrap()));

@@ -44,7 +44,8 @@ impl Value for TokenHash {
     }
 
     fn read(given: Given<'_>) -> Result<Self, String> {
-        let expected = "expected 64 hexadecimal digits: printf %s TOKEN | sha256sum";
+        let expected =
+            "expected 64 hexadecimal digits: printf %s TOKEN | sha256sum | cut -d' ' -f1";
         parse_hex(given.text()?)
             .map(Self)
             .ok_or_else(|| expected.into())
@@ -198,14 +199,15 @@ impl TokenDefinition {
     }
 }
 
-/// Reads a list of patterns; `None` if it is missing.
+/// Reads a list of patterns, in any order; `None` if it is missing.
 fn patterns(
     from: &mut impl TableReader,
     name: &'static str,
     meaning: &'static str,
 ) -> Option<Vec<NamePattern>> {
-    let read = from.read(Field::new(name, Vec::new(), meaning), Any);
-    Some(read).filter(|read: &Vec<_>| !read.is_empty())
+    let mut read = from.read(Field::new(name, Vec::new(), meaning), Any);
+    NamePattern::normalize(&mut read);
+    Some(read).filter(|read| !read.is_empty())
 }
 
 /// Returns the problems of lists that are empty: such a token would reach everything, which nobody means by an empty list.
@@ -360,6 +362,19 @@ mod tests {
 
     fn new(body: Json) -> Result<NewToken, Vec<FieldProblem>> {
         NewToken::from_fields(body.as_object().unwrap())
+    }
+
+    /// Teams are compared by their patterns.
+    #[test]
+    fn the_order_and_repetitions_of_patterns_make_no_difference() {
+        let definition = |topics: Json, groups: Json| {
+            let body = json!({ "scopes": ["send"], "topics": topics, "groups": groups });
+            new(body).unwrap().definition
+        };
+        let sorted = definition(json!(["a", "b-*"]), json!(["x", "y"]));
+        let others = definition(json!(["b-*", "a", "b-*"]), json!(["y", "x"]));
+        assert_eq!(sorted, others);
+        assert_ne!(sorted, definition(json!(["a"]), json!(["x", "y"])));
     }
 
     #[test]
