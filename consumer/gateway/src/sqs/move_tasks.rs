@@ -237,10 +237,11 @@ fn excess(tasks: &[(String, Task)], queue: &str) -> Option<Vec<String>> {
         let topic = topic_name(&task.source);
         topic.is_ok_and(|topic| client::reaches(&topic))
     };
-    // A team cannot stop the tasks of another team, so no team may take all slots.
+    // A team cannot stop the tasks of another team, so it gets half of the slots that others leave.
+    let others = tasks.iter().filter(|(_, task)| !is_own(task)).count();
     let share = match client::reaches_named(None) {
         true => MAX_MOVE_TASKS,
-        false => MAX_MOVE_TASKS / 2,
+        false => 1.max(MAX_MOVE_TASKS.saturating_sub(others) / 2),
     };
     let is_of_queue = |task: &Task| task.source == queue;
     let bounds: [(IsCounted<'_>, usize); 3] = [
@@ -406,7 +407,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_team_takes_at_most_half_of_the_slots_and_its_own_old_tasks_go_first() {
+    async fn a_team_takes_half_of_the_slots_that_others_leave_and_its_own_old_tasks_go_first() {
         let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect());
         assert_eq!(excess(&tasks(&[]), "a"), names(&[]));
         // Each queue keeps ten, including the new one.
@@ -416,16 +417,23 @@ mod tests {
         let all = tasks(&[(99, "a", RUNNING), (1, "b", COMPLETED)]);
         assert_eq!(excess(&all, "c"), names(&["99"]));
         assert_eq!(excess(&tasks(&[(100, "a", RUNNING)]), "c"), None);
-        // A team has at most half of them.
+        // A team has half of those that others leave, and one in any case.
         let team = [
             (2, "bank", COMPLETED),
-            (50, "shop-a", COMPLETED),
+            (48, "shop-a", COMPLETED),
             (2, "bank", COMPLETED),
         ];
-        assert_eq!(of_shop(&team, "shop-b").await, names(&["51"]));
-        let team = [(50, "shop-a", RUNNING), (2, "bank", COMPLETED)];
-        assert_eq!(of_shop(&team, "shop-b").await, None);
-        let team = [(49, "shop-a", RUNNING), (2, "bank", COMPLETED)];
-        assert_eq!(of_shop(&team, "shop-b").await, names(&[]));
+        assert_eq!(of_shop(&team, "shop-b").await, names(&["49"]));
+        for (own, others, result) in [
+            (49, 0, names(&[])),
+            (50, 0, None),
+            (24, 50, names(&[])),
+            (25, 50, None),
+            (0, 99, names(&[])),
+            (1, 98, None),
+        ] {
+            let team = [(own, "shop-a", RUNNING), (others, "bank", RUNNING)];
+            assert_eq!(of_shop(&team, "shop-b").await, result, "{own}, {others}");
+        }
     }
 }
