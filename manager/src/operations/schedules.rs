@@ -222,30 +222,34 @@ impl Schedules<'_> {
         let action = action.topic(&schedule.topic);
         let action = action.details(format!("{name}, {}", schedule.rule()));
         let quota = schedule_quota();
-        let put = schedule.put(self.broker, name, at, quota.as_deref());
-        let put = action.run(put, |put| {
-            audit::changed(matches!(put, SchedulePut::Put { .. }))
-        });
-        let put = put.await.map_err(|error| match error {
-            PutScheduleError::Broker(error) => Problem::suggesting_topic(error, self.broker),
-            PutScheduleError::Payload(why) => invalid("payload", &why),
-        });
-        let (version, created) = match put? {
-            SchedulePut::Put { version, created } => (version, created),
-            SchedulePut::Unchanged(version) => (version, false),
-            SchedulePut::Other(version) => return Err(other(name, version)),
-            SchedulePut::Full => {
-                let why = format!("the limit of {MAX_SCHEDULES} schedules is reached");
-                return Err(Problem::new(ProblemCode::Busy, why));
-            }
-            SchedulePut::OverQuota(over) => {
-                return Err(Problem::new(ProblemCode::Quota, over.to_string()));
+        let put = async {
+            let put = schedule.put(self.broker, name, at, quota.as_deref()).await;
+            let put = put.map_err(|error| match error {
+                PutScheduleError::Broker(error) => Problem::suggesting_topic(error, self.broker),
+                PutScheduleError::Payload(why) => invalid("payload", &why),
+            });
+            match put? {
+                SchedulePut::Put { version, created } => Ok((version, Some(created))),
+                SchedulePut::Unchanged(version) => Ok((version, None)),
+                SchedulePut::Other(version) => Err(other(name, version)),
+                SchedulePut::Full => {
+                    let why = format!("the limit of {MAX_SCHEDULES} schedules is reached");
+                    Err(Problem::new(ProblemCode::Busy, why))
+                }
+                SchedulePut::OverQuota(over) => {
+                    Err(Problem::new(ProblemCode::Quota, over.to_string()))
+                }
             }
         };
+        let put = action.run(put, |(_, put)| audit::changed(put.is_some()));
+        let (version, created) = put.await?;
         // Another request may have changed or removed it since.
         let mut stored = self.read(name).await?;
         stored.version = version;
-        Ok((self.details(&stored, schedule, false), created))
+        Ok((
+            self.details(&stored, schedule, false),
+            created == Some(true),
+        ))
     }
 
     /// Removes a schedule that was created at run time, if it is at the version `at`.
