@@ -271,7 +271,13 @@ impl Api {
 
     /// Finds a topic and one of its groups.
     async fn find(&self, path: &GroupPath) -> Result<(Arc<TopicHandle>, Group), Problem> {
-        let topic = self.topic(&path.topic).await?;
+        let mut topic = self.topic(&path.topic).await?;
+        if let Ok(group) = path.group.parse() {
+            topic = match self.broker.topic_with(topic.name(), &group).await {
+                Ok(topic) => topic,
+                Err(error) => return Err(self.refused(error).await),
+            };
+        }
         let group = Self::group(&topic, &path.group)?.clone();
         Ok((topic, group))
     }

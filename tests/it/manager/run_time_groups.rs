@@ -5,6 +5,8 @@ use std::time::Instant;
 use super::SOON;
 use super::operators::lisa_manager;
 use super::served::Served;
+use lisa_core::broker::Declare;
+use lisa_core::topic::Topic;
 use lisa_tests::process::Finished;
 use lisa_tests::{Server, eventually};
 use serde_json::{Value, json};
@@ -121,5 +123,28 @@ async fn the_settings_of_a_topic_stay_as_its_file_has_them() {
     let (named, there) = groups(&served, "t").await;
     assert_eq!(named, json!([]));
     assert!(!there.to_string().contains('b'), "{there}");
+    served.end().await;
+}
+
+#[tokio::test]
+async fn a_group_that_another_process_has_just_added_can_be_paused() {
+    let server = Server::start();
+    let served = served(&server).await;
+    let orders: Topic = "orders".parse().unwrap();
+    let mut settings = served
+        .broker
+        .newest(&orders)
+        .await
+        .unwrap()
+        .settings()
+        .clone();
+    for name in ["c", "d", "e"] {
+        settings.groups.push(name.parse().unwrap());
+        let declared = served.broker.declare(&orders, &settings, Declare::Update);
+        declared.await.unwrap();
+        let path = format!("topics/orders/groups/{name}/pause");
+        let paused = served.post(&path, json!({})).await.expect(200).json();
+        assert_eq!(paused["changed"], true);
+    }
     served.end().await;
 }

@@ -123,6 +123,23 @@ impl Broker {
         self.load(topic).await?.ok_or_else(unknown)
     }
 
+    /// Returns a topic to find a group in: from memory, or as Redis has it now if the group is not known here, since another process may
+    /// have added it.
+    ///
+    /// # Errors
+    /// As [`Broker::topic`].
+    pub async fn topic_with(
+        &self,
+        topic: &Topic,
+        group: &Group,
+    ) -> Result<Arc<TopicHandle>, BrokerError> {
+        let known = self.topic(topic).await?;
+        match known.groups().contains(group) {
+            true => Ok(known),
+            false => self.newest(topic).await,
+        }
+    }
+
     /// Returns a topic's settings and keys if this process has seen them.
     pub fn known(&self, topic: &Topic) -> Option<Arc<TopicHandle>> {
         self.topics().get(topic).cloned()
