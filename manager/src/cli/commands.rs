@@ -55,11 +55,12 @@ const IDS_AT_A_TIME: usize = 1000;
 /// The most ids that an error names.
 const SHOWN_IDS: usize = 20;
 
-/// The tries of a change that others keep overtaking, and the pause after the first; it grows by as much each time.
+/// The maximum number of tries of a change that conflicts with concurrent ones, and the pause after the first, which grows by as much
+/// each time.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Runs `change`, which changes what it has read, again while others have changed that in between.
+/// Runs `change`, which reads something and changes it. Runs it again if that was changed by others in between.
 pub(crate) async fn again_if_changed<T>(
     change: impl AsyncFn() -> Result<T, CliError>,
 ) -> Result<T, CliError> {
@@ -472,4 +473,43 @@ pub(crate) async fn pause(
     let state = if verb == "pause" { "paused" } else { "running" };
     let already = if changed { "" } else { " already" };
     print(&format!("{what} is{already} {state}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use reqwest::StatusCode;
+
+    use crate::cli::error::Refusal;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_that_others_overtake_is_repeated_and_no_other_failure() {
+        let refused = |code| {
+            let status = StatusCode::PRECONDITION_FAILED;
+            CliError::Refused(Refusal::new(status, json!({ "code": code })))
+        };
+        let tries = Cell::new(0);
+        let tried = || tries.replace(tries.get() + 1);
+        let overtaken_twice = async || match tried() {
+            0 | 1 => Err(refused("precondition_failed")),
+            _ => Ok(()),
+        };
+        again_if_changed(overtaken_twice).await.unwrap();
+        assert_eq!(tries.take(), 3);
+        let always = async || {
+            tried();
+            Err::<(), _>(refused("precondition_failed"))
+        };
+        again_if_changed(always).await.unwrap_err();
+        assert_eq!(tries.take(), TRIES);
+        let busy = async || {
+            tried();
+            Err::<(), _>(refused("busy"))
+        };
+        again_if_changed(busy).await.unwrap_err();
+        assert_eq!(tries.take(), 1);
+    }
 }

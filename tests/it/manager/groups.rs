@@ -126,7 +126,8 @@ async fn the_command_line_pauses_drains_keeps_and_drops_a_group() {
     let drain = run(&["groups", "drain", "t", "b"]).await;
     assert_eq!(
         drain.stdout,
-        "t/b is draining: 500 backlog\nit is paused: draining continues when it is resumed\n"
+        "t/b is draining: 500 backlog\nit is paused: draining continues when it is resumed\n\
+         no consumer reads it: start one to drain it\n"
     );
     assert!(
         drain

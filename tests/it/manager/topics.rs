@@ -402,6 +402,10 @@ async fn a_topic_is_removed_on_purpose_only_and_can_be_created_again() {
         assert_eq!(draining, expected);
     }
     assert_eq!(remove("new").await.expect(202).json(), expected);
+    let drain = ["topics", "remove", "new", "--drain", "--url", &*served.url];
+    let drain = lisa_manager(&server, &drain).run(SOON).await;
+    let remark = "no consumer reads new/default: start one to drain the topic";
+    assert!(drain.stderr.contains(remark), "{drain:?}");
     remove_at("force", "\"1\"").await.expect(412);
     let listed = api.get_json("/v1/topics").await;
     let mut listed = listed["topics"].as_array().unwrap().iter();
@@ -459,7 +463,7 @@ async fn the_first_message_of_a_topic_that_another_process_declares_is_moved_soo
     served.end().await;
 }
 
-/// A process learns of what others change a heartbeat later.
+/// A process learns of the changes of others up to a heartbeat later.
 #[tokio::test]
 async fn a_topic_is_shown_as_it_is_at_once_after_a_change_by_another_process() {
     let server = Server::start();

@@ -111,6 +111,9 @@ pub(crate) async fn drain(
     if stats.paused {
         print("it is paused: draining continues when it is resumed")?;
     }
+    if stats.consumers == 0 && stats.messages() > stats.garbage {
+        print("no consumer reads it: start one to drain it")?;
+    }
     if stats.garbage > 0 {
         print("it cannot be removed before its garbage is requeued or purged")?;
     }

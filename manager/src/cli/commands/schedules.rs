@@ -138,7 +138,7 @@ pub(crate) async fn create(
     report(&created, what, output)
 }
 
-/// Changes fields of a schedule, and keeps what others change meanwhile.
+/// Changes fields of a schedule, and keeps the others, including concurrent changes to them.
 pub(crate) async fn change(
     client: &Client,
     name: &ScheduleName,
@@ -253,7 +253,7 @@ pub(crate) async fn backfill(
             return match output.is_table() {
                 false => Ok(output.object(&found)?),
                 true => print(&format!(
-                    "would send to {} for {at_least}{times}",
+                    "would send to {} for {at_least}{times}, except those that are sent already",
                     found.topic
                 )),
             };

@@ -158,8 +158,10 @@ fn print_lines(token: &TokenView, used: QuotaUse) -> Result<(), CliError> {
         ("state", state.unwrap_or("valid").to_owned()),
         ("source", source(token).to_owned()),
     ];
+    let never = token.is_rotating.then(|| "never".to_owned());
+    let previous_used = token.previous_used.clone().or(never);
     let known = [
-        ("previous used", &token.previous_used),
+        ("previous used", &previous_used),
         ("created", &token.created),
         ("created by", &token.created_by),
     ];
@@ -170,7 +172,7 @@ fn print_lines(token: &TokenView, used: QuotaUse) -> Result<(), CliError> {
     print(&lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// Creates a token, or changes fields of one and keeps the others, also what others change meanwhile.
+/// Creates a token, or changes fields of one and keeps the others, including concurrent changes to them.
 pub(crate) async fn put(
     client: &Client,
     name: &TokenName,
@@ -188,7 +190,7 @@ pub(crate) async fn put(
     report(&token, what, output)
 }
 
-/// Returns the version that the token had, and the new state of it.
+/// Reads a token, then creates or changes it. Returns the version that it had, the status of the response, and the new token.
 async fn read_and_put(
     client: &Client,
     name: &TokenName,

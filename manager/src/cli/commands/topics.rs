@@ -116,7 +116,8 @@ pub(crate) async fn create(
     report(&created, what, output)
 }
 
-/// Changes settings of a topic, and keeps what others change meanwhile. Warns about each group that the settings cease to name.
+/// Changes settings of a topic, and keeps the others, including concurrent changes to them. Warns about each group that the settings no
+/// longer name.
 pub(crate) async fn change(
     client: &Client,
     topic: &Topic,
@@ -192,6 +193,24 @@ pub(crate) async fn remove(
         return Ok(output.object(&begun)?);
     }
     let left = counted(begun.stored, "message");
+    if !is_gone
+        && begun.removal == Removal::Drain
+        // It may be gone now.
+        && let Ok(stats) = topic_stats(client, topic).await
+    {
+        let groups = stats.groups.into_iter();
+        if stats.paused {
+            remark(format_args!(
+                "{topic} is paused: draining continues when it is resumed"
+            ));
+        }
+        for group in groups.filter(|group| group.consumers == 0) {
+            let name = group.group;
+            remark(format_args!(
+                "no consumer reads {topic}/{name}: start one to drain the topic"
+            ));
+        }
+    }
     print(&match (is_gone, begun.removal) {
         (true, _) => format!("{topic} is removed"),
         (false, Removal::Drain) => {
