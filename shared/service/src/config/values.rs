@@ -72,7 +72,10 @@ impl Value for Hash {
         if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             Ok(Self(text.into()))
         } else {
-            Err("expected 64 hexadecimal digits: printf %s TOKEN | sha256sum".into())
+            Err(
+                "expected 64 hexadecimal digits: printf %s TOKEN | sha256sum | cut -d' ' -f1"
+                    .into(),
+            )
         }
     }
 
