@@ -13,6 +13,7 @@ mod instances;
 mod large;
 mod later;
 mod leases;
+mod new_groups;
 mod outcomes;
 mod pull;
 mod pull_dev;

@@ -17,6 +17,7 @@ mod outcome;
 mod process;
 mod report;
 mod resting;
+mod shared_reads;
 mod subscription;
 mod suspects;
 pub mod target;
@@ -54,10 +55,11 @@ pub mod internals {
     pub use crate::process::Process;
     pub use crate::report::Counters;
     pub use crate::resting::pause as rest_of;
+    pub use crate::shared_reads::{PATIENCE, SharedReads};
     #[cfg(feature = "tokens")]
     pub use crate::token::{CONFIRM_EVERY, Claims, KeyCache, KeyError, TokenKey};
     pub use crate::worker::deliver::{decode, delivery, is_over, verdict};
-    pub use crate::worker::fetch::{BLOCK, PATIENCE, Reading, Source, read};
+    pub use crate::worker::fetch::{BLOCK, Reading, Source, read};
     pub use crate::worker::later::SHORTEST as SHORTEST_COMPLETION;
     pub use crate::worker::payload_limits::{Payloads, Sizes};
     pub use crate::worker::payloads::{Fetch, Part};

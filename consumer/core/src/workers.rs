@@ -82,7 +82,7 @@ async fn serve(
             Some(target) => target.permits(&subscription.to_string(), subscription.limit()),
             None => semaphore(),
         },
-        wanted: Arc::default(),
+        reads: Arc::default(),
         hooks: semaphore(),
     };
     let metrics = process.metrics.as_ref().map(|metrics| {

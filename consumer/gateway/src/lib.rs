@@ -25,6 +25,7 @@ mod sqs;
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -65,14 +66,17 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// The limits of a gateway.
 #[derive(Clone, Copy, Debug)]
 pub struct GatewayLimits {
-    /// The most pulls that wait at a time, of which one client has at most three quarters.
+    /// The maximum number of pulls that wait at a time. One client has at most three quarters of them.
     pub max_waiting: usize,
-    /// The most shards that are read with a connection of their own, of which one client has at most three quarters. Others are read up to
-    /// 20 times a second each, and those of one client up to 1,000 times together.
+    /// The maximum number of connections that wait for messages, one for each shard of a group. One client has at most three quarters of
+    /// them. Further shards are read when a pull joins, then up to 20 times a second each: those of one client up to 1,000 times together.
     pub max_readers: usize,
-    /// The time limit for receiving a body, and each line of a batch.
+    /// The time limit for receiving a body, and for each line of a batch.
     pub body_timeout: Duration,
 }
+
+/// The time without a lack of connections after which the next one is logged.
+const QUIET_FOR: Duration = Duration::from_mins(1);
 
 /// A gateway. Cheap to clone.
 #[derive(Clone)]
@@ -89,9 +93,11 @@ struct Shared {
     groups: Mutex<HashMap<(Topic, Group), Arc<GroupPolls>>>,
     /// The pulls that wait.
     waiting: Shares,
-    /// The connections of readers.
+    /// The connections of the readers that block.
     readers: Shares,
-    /// The readers that pause, which are counted only.
+    /// True if a reader got no connection since this was last read.
+    lacks_readers: AtomicBool,
+    /// The readers that pause. Counted for each client, but not limited.
     resting: Shares,
     room: Shares,
     /// The memory for the results of batches.
@@ -175,6 +181,7 @@ impl Gateway {
             groups: Mutex::default(),
             waiting: but_a_quarter(limits.max_waiting),
             readers: but_a_quarter(limits.max_readers),
+            lacks_readers: AtomicBool::new(false),
             resting: Shares::new(Semaphore::MAX_PERMITS, Semaphore::MAX_PERMITS),
             room: Shares::new(handed::ROOM, handed::ROOM_OF_ONE),
             results: Shares::new(batch::ROOM, batch::ROOM_OF_ONE),
@@ -287,8 +294,20 @@ impl Gateway {
         let shared = &self.shared;
         let keep = self.keep_key();
         let report = async {
+            let mut quiet_until = Instant::now();
             loop {
                 self.report();
+                if shared.lacks_readers.swap(false, Ordering::Relaxed) {
+                    if quiet_until <= Instant::now() {
+                        let (all, of_one) = (shared.readers.all(), shared.readers.of_one());
+                        tracing::warn!(
+                            all,
+                            of_one,
+                            "no connection is left for some shards that are pulled: they are read at intervals (consumer.gateway.max_readers)"
+                        );
+                    }
+                    quiet_until = Instant::now() + QUIET_FOR;
+                }
                 sleep(REPORT_EVERY).await;
             }
         };

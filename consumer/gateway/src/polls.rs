@@ -9,10 +9,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lisa_consumer_core::internals::{BLOCK, PATIENCE};
+use lisa_consumer_core::internals::{BLOCK, SharedReads};
 use lisa_core::broker::MAX_BATCH;
 use lisa_core::sync::{Mutex, MutexGuard};
 use lisa_core::topic::Shard;
+use lisa_service::http::client::Client;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::timeout;
 
@@ -20,7 +21,9 @@ use tokio::time::timeout;
 pub(super) struct Polls<T> {
     state: Mutex<State<T>>,
     permits: Semaphore,
-    /// Notified when a reader may hold permits that no pull issued, must answer a pull that does not wait, or keeps another one waiting.
+    /// The reads that hold permits.
+    pub(super) reads: SharedReads,
+    /// Notified when a reader may hold permits that no pull issued, or must answer a pull that does not wait.
     changed: Notify,
     /// Notified when a pull joins.
     joined: Notify,
@@ -42,6 +45,7 @@ struct State<T> {
 
 /// A waiting pull.
 pub(super) struct Waiting<T> {
+    client: Client,
     /// The largest number of messages that it takes.
     pub(super) max: usize,
     /// The shards that must still be found empty, for a pull that does not wait.
@@ -83,18 +87,36 @@ impl<T> Default for Polls<T> {
         Self {
             state: Mutex::new(state),
             permits: Semaphore::new(0),
+            reads: SharedReads::default(),
             changed: Notify::new(),
             joined: Notify::new(),
         }
     }
 }
 
+impl<T> State<T> {
+    /// Returns true if a pull that does not wait must still know whether a shard is empty.
+    fn is_looked_at(&self, shard: Shard) -> bool {
+        let mut looks = self
+            .waiting
+            .values()
+            .filter_map(|waiting| waiting.looks.as_ref());
+        looks.any(|looks| looks.contains(&shard))
+    }
+}
+
 impl<T> Polls<T> {
-    /// Adds a pull. With `looks`, it ends without a message once these shards were found empty.
-    pub(super) fn join(self: &Arc<Self>, max: usize, looks: Option<BTreeSet<Shard>>) -> Ticket<T> {
+    /// Adds a pull of a client. With `looks`, it ends without a message once these shards were found empty.
+    pub(super) fn join(
+        self: &Arc<Self>,
+        client: Client,
+        max: usize,
+        looks: Option<BTreeSet<Shard>>,
+    ) -> Ticket<T> {
         let (sender, answer) = oneshot::channel();
         let has_looks = looks.is_some();
         let waiting = Waiting {
+            client,
             max,
             looks,
             answer: sender,
@@ -134,16 +156,9 @@ impl<T> Polls<T> {
         self.state.lock().is_failing
     }
 
-    /// Waits for a permit, and takes the share of one of `shards` readers. After [`PATIENCE`], ends the blocking reads, which hold some.
-    pub(super) async fn take(&self, shards: usize) -> Taken<'_, T> {
-        let mut acquire = pin!(self.permits.acquire());
-        let one = match timeout(PATIENCE, &mut acquire).await {
-            Ok(one) => one,
-            Err(_) => {
-                self.changed.notify_waiters();
-                acquire.await
-            }
-        };
+    /// Waits for a permit, and takes the share of one of `shards` readers. The last read of a busy one had messages.
+    pub(super) async fn take(&self, shards: usize, is_busy: bool) -> Taken<'_, T> {
+        let one = self.reads.wait_for(self.permits.acquire(), is_busy).await;
         one.expect("never closed").forget();
         let mut count = 1;
         let share = (self.permits.available_permits() + 1).div_ceil(shards.max(1));
@@ -170,12 +185,7 @@ impl<T> Polls<T> {
 
     /// Returns how long a read of a shard may block: not at all if it takes turns with others, or if a pull does not wait.
     pub(super) fn block(&self, shard: Shard, takes_turns: bool, lease: Duration) -> Duration {
-        let state = self.state.lock();
-        let is_looking = |waiting: &Waiting<T>| {
-            let looks = waiting.looks.as_ref();
-            looks.is_some_and(|looks| looks.contains(&shard))
-        };
-        match takes_turns || state.waiting.values().any(is_looking) {
+        match takes_turns || self.state.lock().is_looked_at(shard) {
             true => Duration::ZERO,
             false => BLOCK.min(lease / 2),
         }
@@ -186,13 +196,35 @@ impl<T> Polls<T> {
         self.state.lock().last
     }
 
-    /// Pauses between two reads of an idle shard that takes turns with others. Ends early if a pull has joined after the first `joins`.
+    /// Returns the client of the oldest waiting pull.
+    pub(super) fn client(&self) -> Option<Client> {
+        let state = self.state.lock();
+        let (_, oldest) = state.waiting.first_key_value()?;
+        Some(oldest.client.clone())
+    }
+
+    /// Pauses between two reads of an idle shard that competes for permits. Ends early once more than `joins` pulls have joined.
     pub(super) async fn rest(&self, pause: Duration, joins: u64) {
         let mut joined = pin!(self.joined.notified());
         joined.as_mut().enable();
         if self.joins() == joins {
             let _ = timeout(pause, joined).await;
         }
+    }
+
+    /// Pauses between two reads of an idle shard that competes for connections. Ends early if a pull joins that does not wait: others would
+    /// end it too often.
+    pub(super) async fn rest_without_connection(&self, pause: Duration, shard: Shard) {
+        let mut changed = pin!(self.changed.notified());
+        changed.as_mut().enable();
+        let looked = async {
+            while !self.state.lock().is_looked_at(shard) {
+                changed.as_mut().await;
+                changed.set(self.changed.notified());
+                changed.as_mut().enable();
+            }
+        };
+        let _ = timeout(pause, looked).await;
     }
 
     /// Removes and returns the oldest pull.
@@ -308,11 +340,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn readers_hold_no_more_permits_than_pulls_want() {
         let polls = polls();
-        assert!(polls.take(1).now_or_never().is_none(), "nobody waits");
-        let first = polls.join(3, None);
-        let second = polls.join(10, None);
+        assert!(
+            polls.take(1, false).now_or_never().is_none(),
+            "nobody waits"
+        );
+        let first = polls.join(Client::Unknown, 3, None);
+        let second = polls.join(Client::Unknown, 10, None);
         assert_eq!(counts(&polls), (13, 13, 13));
-        let taken = polls.take(1).now_or_never().unwrap();
+        let taken = polls.take(1, false).now_or_never().unwrap();
         assert_eq!(taken.count, 13);
         let unwanted = polls.unwanted().unwrap();
         drop(second);
@@ -327,9 +362,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_oldest_pull_is_answered_first_and_takes_its_permits_along() {
         let polls = polls();
-        let mut first = polls.join(2, None);
-        let _second = polls.join(1, None);
-        let taken = polls.take(1).now_or_never().unwrap();
+        let mut first = polls.join(Client::Unknown, 2, None);
+        let _second = polls.join(Client::Unknown, 1, None);
+        let taken = polls.take(1, false).now_or_never().unwrap();
         let waiting = polls.next().unwrap();
         assert_eq!(waiting.max, 2);
         waiting.answer.send(7).unwrap();
@@ -343,13 +378,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn shards_share_the_permits() {
         let polls = polls();
-        let _one = polls.join(10, None);
-        let taken = polls.take(4).now_or_never().unwrap();
+        let _one = polls.join(Client::Unknown, 10, None);
+        let taken = polls.take(4, false).now_or_never().unwrap();
         assert_eq!(taken.count, 3);
         let (shard, lease) = (Shard::new(0), Duration::from_secs(30));
         assert!(!polls.is_crowded(4));
         assert_eq!(polls.block(shard, false, lease), BLOCK);
-        let rest = polls.take(1).now_or_never().unwrap();
+        let rest = polls.take(1, false).now_or_never().unwrap();
         assert_eq!(rest.count, 7);
         assert!(polls.is_crowded(4) && !polls.is_crowded(1));
         assert_eq!(polls.block(shard, true, lease), Duration::ZERO);
@@ -357,21 +392,6 @@ mod tests {
             polls.block(shard, false, Duration::from_secs(1)),
             Duration::from_millis(500)
         );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_reader_without_a_permit_ends_the_blocking_reads_of_others() {
-        let polls = polls();
-        let _pull = polls.join(1, None);
-        let begun = Instant::now();
-        let taken = polls.take(2).await;
-        let unwanted = polls.unwanted().unwrap();
-        let read = async move {
-            unwanted.await;
-            drop(taken);
-        };
-        let (other, ()) = tokio::join!(polls.take(2), read);
-        assert_eq!((other.count, begun.elapsed()), (1, PATIENCE));
     }
 
     #[tokio::test(start_paused = true)]
@@ -383,7 +403,7 @@ mod tests {
         assert_eq!(begun.elapsed(), pause);
         let mut rest = pin!(polls.rest(pause, joins));
         assert!(rest.as_mut().now_or_never().is_none());
-        let _pull = polls.join(1, None);
+        let _pull = polls.join(Client::Unknown, 1, None);
         rest.await;
         // It joined during the read.
         polls.rest(pause, joins).await;
@@ -391,11 +411,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_shard_without_a_connection_rests_until_a_pull_that_does_not_wait_joins() {
+        let polls = polls();
+        let (shard, begun) = (Shard::new(0), Instant::now());
+        let pause = Duration::from_millis(50);
+        let _waits = polls.join(Client::Unknown, 1, None);
+        polls.rest_without_connection(pause, shard).await;
+        let mut rest = pin!(polls.rest_without_connection(pause, shard));
+        assert!(rest.as_mut().now_or_never().is_none());
+        let _waits = polls.join(Client::Unknown, 1, None);
+        let _other = polls.join(Client::Unknown, 1, Some([Shard::new(1)].into()));
+        assert!(rest.as_mut().now_or_never().is_none());
+        let _look = polls.join(Client::Unknown, 1, Some([shard].into()));
+        rest.await;
+        polls.rest_without_connection(pause, shard).await;
+        assert_eq!(begun.elapsed(), pause);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_pull_that_does_not_wait_ends_once_all_shards_are_empty() {
         let polls = polls();
         let shards = [0, 1].map(Shard::new);
-        let _long = polls.join(1, None);
-        let mut look = polls.join(1, Some(shards.into()));
+        let _long = polls.join(Client::Unknown, 1, None);
+        let mut look = polls.join(Client::Unknown, 1, Some(shards.into()));
         assert_eq!(polls.block(shards[0], false, BLOCK), Duration::ZERO);
         polls.looked(shards[0], polls.joins() - 1, false);
         assert_eq!(
@@ -411,7 +449,7 @@ mod tests {
         let closed = || Err(oneshot::error::TryRecvError::Closed);
         assert_eq!(look.answer.try_recv(), closed());
         assert_eq!(counts(&polls), (1, 1, 1));
-        let mut look = polls.join(1, Some(shards.into()));
+        let mut look = polls.join(Client::Unknown, 1, Some(shards.into()));
         polls.looked(shards[0], 0, true);
         assert_eq!(look.answer.try_recv(), closed());
         assert!(polls.is_failing());
@@ -422,7 +460,7 @@ mod tests {
         let polls = polls();
         let reading = polls.begin_reading(Shard::new(0)).unwrap();
         assert!(polls.begin_reading(Shard::new(0)).is_none());
-        let ticket = polls.join(1, None);
+        let ticket = polls.join(Client::Unknown, 1, None);
         let reading = reading.end_if_idle().expect("somebody waits");
         drop(ticket);
         assert!(reading.end_if_idle().is_none());

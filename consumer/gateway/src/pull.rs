@@ -159,11 +159,11 @@ pub(super) async fn take(
     let deadline = Instant::now() + time;
     loop {
         let shards: BTreeSet<_> = topic.shards().collect();
-        reader::start(gateway, &group, topic.shards(), &client);
+        reader::start(gateway, &group, topic.shards());
         let looks = (!has_to_wait).then_some(shards);
         // Of each key, one message at most is ready.
         let ready = options.max_keys.unwrap_or(MAX_BATCH).min(options.max);
-        let ticket = group.polls.join(ready, looks);
+        let ticket = group.polls.join(client.clone(), ready, looks);
         let Some(mut handed) = wait(gateway, ticket, deadline).await else {
             // Redis did not even say that nothing is ready.
             let is_unanswered = !has_to_wait && Instant::now() >= deadline;
@@ -223,7 +223,7 @@ pub(super) async fn find(
     let topic: Topic = topic.parse().map_err(|error| invalid("topic", &error))?;
     let group: Group = group.parse().map_err(|error| invalid("group", &error))?;
     let broker = &gateway.process().broker;
-    let found = match broker.topic(&topic).await {
+    let found = match broker.topic_with(&topic, &group).await {
         Err(error @ (BrokerError::UnknownTopic(_) | BrokerError::Undeclared(_))) => {
             let settings = gateway.create.as_deref();
             match settings.filter(|settings| settings.groups.contains(&group)) {

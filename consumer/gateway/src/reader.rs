@@ -1,17 +1,17 @@
 //! Reads a shard for the pulls that wait, and gives each pull what it wants.
 //!
-//! It runs while pulls wait, and [`LINGER`] longer. To wait for messages, it needs a connection of its own: a part of the share of the client
-//! whose pull has started it. Without one, it looks from time to time.
+//! A reader runs while pulls wait, and [`LINGER`] longer. To wait for messages, it needs a connection of its own, which counts toward the
+//! share of the client whose pull has waited longest. Without one, it reads at intervals and does not block.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lisa_consumer_core::internals::{Reading, Source, read, rest_of};
+use lisa_consumer_core::internals::{BLOCK, Reading, Source, read, rest_of};
 use lisa_core::outage::Outage;
 use lisa_core::topic::Shard;
 use lisa_service::http::client::Client;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::handed::Handed;
 use super::polls::{Polls, ReaderEntry};
@@ -20,41 +20,34 @@ use super::{Gateway, GroupPolls};
 /// The time that a reader without pulls keeps its connection.
 const LINGER: Duration = Duration::from_secs(30);
 
-/// Starts a reader for each shard of the topic that has none, at the expense of a client.
+/// Starts a reader for each shard of the topic that has none.
 pub(super) fn start(
     gateway: &Gateway,
     group: &Arc<GroupPolls>,
     shards: impl Iterator<Item = Shard>,
-    client: &Client,
 ) {
     for shard in shards {
         if let Some(entry) = group.polls.begin_reading(shard) {
-            let run = run(gateway.clone(), group.clone(), shard, entry, client.clone());
-            gateway.spawn(run);
+            gateway.spawn(run(gateway.clone(), group.clone(), shard, entry));
         }
     }
 }
 
-async fn run(
-    gateway: Gateway,
-    group: Arc<GroupPolls>,
-    shard: Shard,
-    entry: ReaderEntry<Handed>,
-    client: Client,
-) {
-    let mut connection = gateway.shared.readers.begin(client.clone());
-    let mut resting = gateway.shared.resting.begin(client.clone());
+async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: ReaderEntry<Handed>) {
+    let mut connection = gateway.shared.readers.begin(Client::Unknown);
+    let mut resting = gateway.shared.resting.begin(Client::Unknown);
     let (process, shutdown) = (gateway.process(), gateway.shutdown());
     let (broker, polls): (_, &Polls<Handed>) = (&process.broker, &group.polls);
     let mut outage = Outage::new("read messages").of(&group.topic, Some(&group.group), shard);
     let mut source = Source::default();
     let mut entry = Some(entry);
+    let (mut is_busy, mut turns_until) = (false, None);
     let mut shards = broker
         .known(&group.topic)
         .map_or(1, |topic| topic.shards().len());
     while let Some(own) = entry.take() {
         let taken = tokio::select! {
-            taken = polls.take(shards) => taken,
+            taken = polls.take(shards, is_busy) => taken,
             () = sleep(LINGER) => {
                 entry = own.end_if_idle();
                 continue;
@@ -69,22 +62,36 @@ async fn run(
         };
         entry = Some(own);
         shards = topic.shards().len();
-        start(&gateway, &group, topic.shards(), &client);
+        start(&gateway, &group, topic.shards());
         let Some(unwanted) = polls.unwanted() else {
             continue;
         };
-        let (mut takes_turns, joins) = (polls.is_crowded(shards), polls.joins());
-        let mut block = polls.block(shard, takes_turns, topic.settings().lease);
-        if !block.is_zero() && connection.held() == 0 && connection.try_add(1).is_err() {
-            (takes_turns, block) = (true, Duration::ZERO);
+        if connection.held() == 0
+            && let Some(client) = polls.client()
+            && client != connection.client()
+        {
+            connection = gateway.shared.readers.begin(client.clone());
+            resting = gateway.shared.resting.begin(client);
         }
-        let is_cut = AtomicBool::new(false);
+        // The shard that ended the last read may need the permits again.
+        let is_in_turn = turns_until.is_some_and(|until| Instant::now() < until);
+        let is_crowded = polls.is_crowded(shards) || is_in_turn && shards > 1;
+        let joins = polls.joins();
+        let mut block = polls.block(shard, is_crowded, topic.settings().lease);
+        let has_none = !block.is_zero() && connection.held() == 0 && connection.try_add(1).is_err();
+        if has_none {
+            gateway.shared.lacks_readers.store(true, Ordering::Relaxed);
+            block = Duration::ZERO;
+        }
+        let shared = polls.reads.begin(block);
+        let (is_cut, is_ended) = (AtomicBool::new(false), AtomicBool::new(false));
         let unwanted = async {
             tokio::select! {
-                // A read that does not block must reach Redis, so pulls that do not wait must not cut it off.
-                () = unwanted, if !block.is_zero() => is_cut.store(true, Ordering::Relaxed),
-                () = shutdown.draining().cancelled() => {}
+                () = unwanted => {}
+                () = shared.ended() => is_ended.store(true, Ordering::Relaxed),
+                () = shutdown.draining().cancelled() => return,
             }
+            is_cut.store(true, Ordering::Relaxed);
         };
         let reading = Reading {
             broker,
@@ -94,19 +101,32 @@ async fn run(
             consumer: &process.name,
         };
         let stop = shutdown.now();
-        match read(&reading, &mut source, taken.count, block, unwanted, stop).await {
+        let found = read(&reading, &mut source, taken.count, block, unwanted, stop).await;
+        drop(shared);
+        if is_ended.into_inner() {
+            turns_until = Some(Instant::now() + BLOCK);
+        }
+        is_busy = found.as_ref().is_ok_and(|reads| !reads.is_empty());
+        match found {
             Ok(reads) if reads.is_empty() => {
                 outage.recovered();
                 // A read that was cut off may not have reached Redis.
                 if !is_cut.load(Ordering::Relaxed) {
                     polls.looked(shard, joins, false);
                 }
-                if takes_turns {
+                if is_crowded || has_none {
                     drop(taken);
+                    source = Source::default();
+                    connection.clear();
                     let pause = rest_of(resting.held_by_client() + 1);
-                    // As many as there are permits.
+                    // Cannot fail: there are as many units as a semaphore can have.
                     let _ = resting.try_add(1);
-                    let rest = polls.rest(pause, joins);
+                    let rest = async {
+                        match has_none {
+                            true => polls.rest_without_connection(pause, shard).await,
+                            false => polls.rest(pause, joins).await,
+                        }
+                    };
                     let _ = shutdown.draining().run_until_cancelled(rest).await;
                     resting.clear();
                 }

@@ -110,7 +110,7 @@ pub(super) async fn show(
     Path(path): Path<TopicPath>,
 ) -> Result<(Tag, Json<TopicView>), Problem> {
     let topic = api.topic(&path.topic).await?;
-    // This process may not have noticed a change, whose `ETag` the client's next one needs.
+    // This process may not know of a recent change yet, but the client needs the newest `ETag` for its next change.
     let topic = match api.broker.newest(topic.name()).await {
         Ok(topic) => topic,
         Err(error) => return Err(api.refused(error).await),

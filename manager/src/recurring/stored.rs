@@ -2,7 +2,8 @@
 //!
 //! Every manager takes those whose time has come, a few hundred at once. For the length of a lease, no other manager takes them.
 //! The manager that took one sends its message and notes when it is to be taken next. If it dies, another one takes the schedule
-//! after the lease, and the id of the message makes sure that it is stored once. No manager looks at a schedule at any other time.
+//! after the lease, and the id of the message makes sure that it is stored once. No manager looks at a schedule at any other time, except
+//! at those of its own configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -35,8 +36,8 @@ const AT_ONCE: usize = 500;
 const LEASE: Duration = Duration::from_millis(2500);
 /// The longest time between two looks: another manager may have created a schedule, or died.
 const LOOK_EVERY: Duration = Duration::from_millis(2500);
-/// The time between two looks for schedules of the configuration that another manager has created as well. Most are found sooner: this
-/// manager takes them when they are due, unless the other one is always faster.
+/// The interval between checks whether schedules of the configuration were also created at run time, through another manager. Most are
+/// found sooner: this manager takes such a schedule when it is due, unless the other manager is always faster.
 const TAKE_OVER_EVERY: Duration = Duration::from_secs(10);
 /// The pause after a call that failed.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
@@ -78,7 +79,7 @@ type AllFailing = BTreeMap<Topic, Failing>;
 /// The state of a loop between its rounds.
 #[derive(Default)]
 struct State {
-    /// The moment of the next look for schedules of the configuration.
+    /// The moment of the next check for stored schedules that the configuration declares.
     take_over_at: Option<Instant>,
     failing: AllFailing,
     /// The batches whose sends wait for an answer. They end within two leases.

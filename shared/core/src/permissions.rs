@@ -261,9 +261,9 @@ mod tests {
     /// at start. `CONFIG GET` is omitted on purpose: it would show passwords, and the check works without it.
     const CONNECTION: &str = "acl|dryrun acl|whoami client|setname info ping";
 
-    /// The commands with which a consumer that is stopping ends its blocked reads immediately. They are optional: a consumer
-    /// without them starts as well.
-    const STOPPING: &str = "client|id client|unblock";
+    /// The commands with which a consumer ends blocked reads immediately, when it stops or another shard needs their handlers. They are
+    /// optional: a consumer without them starts as well.
+    const UNBLOCKING: &str = "client|id client|unblock";
 
     #[test]
     fn the_users_on_the_page_may_do_what_they_need_and_no_more() {
@@ -279,7 +279,7 @@ mod tests {
             let mut needed: BTreeSet<String> = CONNECTION.split(' ').map(str::to_owned).collect();
             needed.extend(["EVALSHA", "SCRIPT LOAD", "TIME"].map(spelled));
             if user == "consumer" {
-                needed.extend(STOPPING.split(' ').map(str::to_owned));
+                needed.extend(UNBLOCKING.split(' ').map(str::to_owned));
             }
             for role in user.split('+') {
                 needed.extend(of_role(role).iter().map(|command| spelled(command)));

@@ -293,9 +293,9 @@ pub struct ConsumerConfig {
     pub gateway: Option<GatewayConfig>,
 }
 
-/// The default number of pulls that wait at a gateway at a time.
+/// The default of [`GatewayConfig::max_waiting`].
 pub const MAX_WAITING: usize = 10_000;
-/// The default number of shards that a gateway reads with a connection of their own.
+/// The default of [`GatewayConfig::max_readers`].
 pub const MAX_READERS: usize = 1000;
 
 /// The gateway of a consumer.
@@ -305,7 +305,7 @@ pub struct GatewayConfig {
     pub listen: SocketAddr,
     /// The maximum number of pulls that wait for a message at a time. 1 to 1000000.
     pub max_waiting: usize,
-    /// The maximum number of shards that are read with a connection to Redis of their own. 1 to 100000.
+    /// The maximum number of connections to Redis that wait for messages. 1 to 100000.
     pub max_readers: usize,
     /// The settings for clients of Amazon SQS; `None` without them.
     pub sqs: Option<SqsConfig>,

@@ -1,4 +1,4 @@
-//! Shards without messages: their blocking reads keep no handler, and no pull, from the messages of another shard.
+//! Shards without messages: their blocking reads keep neither handlers nor pulls from the messages of another shard.
 
 use super::gateways::{Site, post, pull, pull_one, route, waiting};
 use super::*;
@@ -29,9 +29,38 @@ async fn a_busy_shard_gets_the_handlers_that_idle_shards_hold() {
         }
         desk.let_go(3);
     }
-    // A shard waits for 50 ms before it ends the reads of others, and for one that rests as long.
+    // A shard waits for 50 ms before it ends the reads of others, and may rest for 50 ms before that.
     watch.assert_within(6 * ms(200), ms(2000));
     assert_eq!(running.stop().await.acked, 18);
+}
+
+/// Its handlers never keep it waiting for long.
+#[tokio::test]
+async fn a_busy_shard_with_short_handlers_gets_all_of_them_at_once() {
+    let settings = TopicSettings {
+        shards: 16,
+        lease: Duration::from_secs(60),
+        ..settings()
+    };
+    let relay = relay_with("short", settings).await;
+    let handler = delivery_fn(async |_: Delivery, _: Context| tokio::time::sleep(ms(30)).await);
+    let consumer = Consumer::builder(relay.broker().clone())
+        .topic("t", handler)
+        .concurrency(16);
+    let running = Running::start(consumer.build().unwrap());
+    // Until its shards block.
+    tokio::time::sleep(ms(300)).await;
+    let watch = Stopwatch::start();
+    let messages = numbered(400);
+    for messages in messages.chunks(100) {
+        let shard = Shard::new(0);
+        let send = relay.broker().send(relay.topic(), shard, messages);
+        send.await.unwrap();
+    }
+    running.until(|report| report.acked == 400).await;
+    // 25 times 30 ms, if all handlers work.
+    watch.assert_within(ms(1500), ms(1500));
+    running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -41,7 +70,7 @@ async fn a_pull_that_stays_does_not_wait_for_the_read_of_an_idle_shard() {
     let watch = Stopwatch::start();
     let (rounds, mut took) = (4, Duration::ZERO);
     for _ in 0..rounds {
-        // One of them gets the permit that a shard takes to block, the other one that all other shards share.
+        // The pulls issue two permits: a shard that blocks holds one of them, and all other shards share the other.
         let pulls = [(); 2].map(|()| Box::pin(pull_one(api, "t", "60s")));
         let first = async {
             eventually(SOON, || waiting(api, 2)).await;
@@ -61,7 +90,7 @@ async fn a_pull_that_stays_does_not_wait_for_the_read_of_an_idle_shard() {
     site.assert_drained("t").await;
 }
 
-/// The shards of a wide topic could take all connections that Redis allows.
+/// Without a limit, a topic with many shards could use up the connections that Redis allows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_has_a_part_of_the_connections_for_reads_and_still_gets_all_messages() {
     // SHA-256 of "abc" and of "def".
@@ -74,9 +103,7 @@ async fn a_client_has_a_part_of_the_connections_for_reads_and_still_gets_all_mes
     let [one, other] = ["abc", "def"].map(|token| site.api(0).clone().token(token));
     let blocked = async |expected: usize| {
         let clients: String = site.redis(&["CLIENT", "LIST"]).await;
-        let blocked = clients
-            .lines()
-            .filter(|client| client.contains(" flags=b"));
+        let blocked = clients.lines().filter(|client| client.contains(" flags=b"));
         match blocked.count() {
             count if count == expected => Ok(()),
             _ => Err(clients),
@@ -86,7 +113,7 @@ async fn a_client_has_a_part_of_the_connections_for_reads_and_still_gets_all_mes
     let watch = Stopwatch::start();
     let mut took = Duration::ZERO;
     for _ in 0..rounds {
-        // Each shard gets a permit.
+        // Each of the eight shards gets a permit.
         let pulled = pull(&one, "wide", json!({"max": 8, "wait": "20s"}));
         let send = async {
             eventually(SOON, || blocked(3)).await;

@@ -503,7 +503,7 @@ async fn a_schedule_that_another_manager_declares_goes_on_undisturbed() {
     let without = served(&server, &[]).await;
     sent(&with_file, "a", "tick", 3).await;
     create(&without, "tick", "b", SECONDLY).await;
-    // The one that declares it may take the other first. In the end, it removes it.
+    // The one that declares it takes the other first, or looks for it within seconds. Then it removes it.
     eventually(SOON, async || {
         let there = call(&without, Method::GET, "tick", ("", ""), None).await;
         (there.status == 404).then_some(()).ok_or(there.body)

@@ -1,10 +1,11 @@
 //! Reads a shard: takes permits, reads up to that many messages, fetches their records and starts their deliveries.
 //!
-//! Uses its own connection, which is replaced after any error. A message is read only when there is a permit to run its
-//! handler.
+//! Reads that block use their own connection, which is replaced after any error. A message is read only when there is a permit
+//! to run its handler.
 
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -28,9 +29,6 @@ use crate::worker::trial;
 const BATCH: usize = MAX_BATCH;
 /// The longest time that a read waits for a message.
 pub const BLOCK: Duration = Duration::from_secs(5);
-/// The time that a shard waits for a permit before it ends the blocking reads of other shards, which hold some. Shards that take turns wait
-/// less for each other.
-pub const PATIENCE: Duration = Duration::from_millis(50);
 /// The interval between requests to end a read that is no longer wanted.
 const UNBLOCK_EVERY: Duration = Duration::from_millis(50);
 
@@ -46,13 +44,16 @@ pub(crate) async fn run(queue: &SettleQueue) {
     let mut source = Source::default();
     let mut outage = worker.outage("read messages");
     let mut busy = false;
+    let mut turns_until = None;
     while let Some((permits, probe)) = take_permits(worker, busy).await {
         if permits.num_permits() == 0 {
             continue;
         }
         let topic = worker.topic();
         let begun = Instant::now();
-        let block = block(worker, &topic, probe.is_some());
+        // The shard that ended the last read may need the permit again.
+        let takes_turns = probe.is_some() || turns_until.is_some_and(|until| begun < until);
+        let block = block(worker, &topic, takes_turns);
         let reading = Reading {
             broker: &worker.process.broker,
             topic: &topic,
@@ -60,14 +61,21 @@ pub(crate) async fn run(queue: &SettleQueue) {
             group: worker.subscription.group(),
             consumer: &worker.process.name,
         };
+        let shared = worker.permits.reads.begin(block);
+        let is_ended = AtomicBool::new(false);
         let unwanted = async {
             tokio::select! {
-                () = worker.permits.wanted.notified(), if !block.is_zero() => {}
+                () = shared.ended() => is_ended.store(true, Ordering::Relaxed),
                 () = worker.draining().cancelled() => {}
             }
         };
         let count = permits.num_permits();
-        match read(&reading, &mut source, count, block, unwanted, &worker.stop).await {
+        let found = read(&reading, &mut source, count, block, unwanted, &worker.stop).await;
+        drop(shared);
+        if is_ended.into_inner() {
+            turns_until = Some(Instant::now() + BLOCK);
+        }
+        match found {
             Ok(reads) => {
                 worker.part.ok();
                 outage.recovered();
@@ -85,6 +93,7 @@ pub(crate) async fn run(queue: &SettleQueue) {
             }
             Err(error) => {
                 source = Source::default();
+                busy = false;
                 drop(permits);
                 // Redis answered, even if with an error: this loop is not stuck, and a restart would not help.
                 if error.is_answered() {
@@ -121,8 +130,8 @@ async fn take_permits(
         Err(_) => {
             worker.part.rest();
             let acquire = worker.permits.handlers.clone().acquire_owned();
-            let patience = sleep(PATIENCE);
-            tokio::pin!(acquire, patience);
+            let acquire = worker.permits.reads.wait_for(acquire, busy);
+            tokio::pin!(acquire);
             let permit = loop {
                 let held = async {
                     match target {
@@ -132,9 +141,6 @@ async fn take_permits(
                 };
                 tokio::select! {
                     permit = &mut acquire => break permit.ok()?,
-                    () = &mut patience, if !patience.is_elapsed() => {
-                        worker.permits.wanted.notify_waiters();
-                    }
                     () = held => {}
                     () = worker.draining().cancelled() => return None,
                 }
@@ -224,8 +230,9 @@ impl Source {
     }
 }
 
-/// Reads up to `count` messages. If `block` is zero, does so without a connection of its own. Otherwise, returns what is available without
-/// waiting once `unwanted` completes. Drops the read when `stop` is cancelled.
+/// Reads up to `count` messages. If `block` is zero, uses the connection of the process, and ignores `unwanted`. Otherwise, uses the
+/// connection of `source`, and stops waiting once `unwanted` completes: it then returns what is available. Drops the read when `stop` is
+/// cancelled.
 pub async fn read(
     reading: &Reading<'_>,
     source: &mut Source,
@@ -249,8 +256,11 @@ pub async fn read(
             .unwrap_or(Ok(Vec::new()));
     }
     tokio::pin!(unwanted);
-    let (reader, id) = tokio::select! {
-        open = source.open(reading) => open?,
+    let (reader, mut id) = tokio::select! {
+        open = source.open(reading) => {
+            let (reader, id) = open?;
+            (reader, id.as_ref())
+        }
         () = &mut unwanted => return Ok(Vec::new()),
     };
     let read = broker.read(reader, topic, shard, group, consumer, count, block);
@@ -264,10 +274,13 @@ pub async fn read(
     // it may not have started there yet.
     loop {
         let unblock = async {
-            if let Some(id) = id
-                && let Err(error) = broker.unblock(id).await
+            if let Some(unblocked) = id
+                && let Err(error) = broker.unblock(unblocked).await
             {
                 tracing::debug!(%error, "cannot unblock a read; waiting for it to end");
+                if matches!(error, BrokerError::Connection(error) if error.is_fatal()) {
+                    id = None;
+                }
             }
             sleep(UNBLOCK_EVERY).await;
         };
@@ -282,8 +295,8 @@ pub async fn read(
 
 /// Returns how long a read may block: not at all if other shards may be waiting for the last permit or for the probe, and at most
 /// half a lease, since the lease counts from the start of the read.
-fn block(worker: &ShardWorker, topic: &TopicHandle, is_probing: bool) -> Duration {
-    let is_crowded = is_probing || worker.permits.handlers.available_permits() == 0;
+fn block(worker: &ShardWorker, topic: &TopicHandle, takes_turns: bool) -> Duration {
+    let is_crowded = takes_turns || worker.permits.handlers.available_permits() == 0;
     if is_crowded && topic.shards().len() > 1 {
         return Duration::ZERO;
     }

@@ -1,6 +1,7 @@
 //! The state that the tasks of a shard worker share.
 
 use crate::process::Process;
+use crate::shared_reads::SharedReads;
 use crate::subscription::Subscription;
 use crate::worker::failures::Failures;
 use crate::worker::lease::{Lease, Leases};
@@ -25,8 +26,8 @@ use tokio_util::task::TaskTracker;
 pub(crate) struct Permits {
     /// One for each handler that may run.
     pub(crate) handlers: Arc<Semaphore>,
-    /// Notified when a shard has waited for one of these, to end the blocking reads of the others, which hold some.
-    pub(crate) wanted: Arc<Notify>,
+    /// The reads that hold some of these.
+    pub(crate) reads: Arc<SharedReads>,
     /// One for each garbage hook that may run.
     pub(crate) hooks: Arc<Semaphore>,
 }

@@ -35,7 +35,7 @@ pub struct ReaderId {
     number: u64,
 }
 
-/// Begins a command that reads for a consumer of a group.
+/// Begins an `XREADGROUP` for a consumer of a group.
 fn read_group(group: &Group, consumer: &str, count: usize) -> Cmd {
     let mut cmd = redis::cmd("XREADGROUP");
     cmd.arg("GROUP").arg(group.as_str()).arg(consumer);
@@ -44,11 +44,11 @@ fn read_group(group: &Group, consumer: &str, count: usize) -> Cmd {
 }
 
 impl Broker {
-    /// Reads up to `count` messages for a consumer of a group, waiting up to `block`, in whole milliseconds, for the first. Recreates a
-    /// group that is gone from Redis, starting at the first entry.
+    /// Reads up to `count` messages for a consumer of a group, waiting up to `block`, in whole milliseconds, at least one, for the first.
+    /// Recreates a group that is gone from Redis, starting at the first entry.
     ///
     /// A read that blocks for less than 100 ms can take up to 100 ms on an idle server, because Redis ends blocked calls only when it
-    /// wakes up: see [`Broker::read_now`].
+    /// wakes up. To read without waiting, use [`Broker::read_now`].
     ///
     /// # Errors
     /// [`BrokerError`]; the reader is then closed and must be replaced.
@@ -77,14 +77,14 @@ impl Broker {
         self.reads(topic, reader.read(&cmd, block).await).await
     }
 
-    /// Reads up to `count` messages for a consumer of a group, without waiting, over the connection of the process. Recreates a group that
-    /// is gone from Redis, starting at the first entry.
+    /// Reads up to `count` messages for a consumer of a group, without waiting, over the main connection of the process. Recreates a
+    /// group that is gone from Redis, starting at the first entry.
     ///
     /// # Errors
-    /// [`BrokerError`].
+    /// [`BrokerError`]. If Redis did not answer in time, messages that it has read are reclaimed after their lease.
     ///
     /// # Cancel safety
-    /// A message that was already on its way is reclaimed after its lease.
+    /// If the future is dropped, a message that was already on its way is reclaimed after its lease.
     pub async fn read_now(
         &self,
         topic: &TopicHandle,
@@ -96,7 +96,9 @@ impl Broker {
         let ready = &topic.group_keys(shard, group)?.group.ready;
         let mut cmd = read_group(group, consumer, count);
         cmd.arg("STREAMS").arg(ready.as_ref()).arg(">");
-        self.reads(topic, self.call(ready, &cmd).await).await
+        let server = self.inner.connection.at(ready);
+        let reply = server.call_once(&cmd, self.inner.call_timeout).await;
+        self.reads(topic, reply).await
     }
 
     async fn reads(

@@ -62,6 +62,21 @@ impl Server<'_> {
             .await
     }
 
+    /// Does what [`Server::call`] does, but never repeats a request that Redis may have carried out.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::call`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Server::call`].
+    pub async fn call_once(&self, cmd: &Cmd, deadline: Duration) -> Result<Value, ConnectionError> {
+        let mut attempts = self.attempts(Request::One(cmd), deadline);
+        attempts.once = true;
+        attempts.run().await
+    }
+
     /// Sends independent reads in one write and returns their replies in order. The error of a read is its reply
     /// ([`Value::ServerError`]) and affects no other read. No redirect to another server is followed.
     ///
