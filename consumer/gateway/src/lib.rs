@@ -11,6 +11,7 @@
 
 mod answer;
 mod batch;
+mod empty_reads;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -56,6 +57,7 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use empty_reads::EmptyReads;
 use handed::Handed;
 use polls::Polls;
 pub use sqs::{SqsOptions, actions as sqs_actions};
@@ -97,6 +99,7 @@ struct Shared {
     readers: Shares,
     /// True if a reader got no connection since this was last read.
     lacks_readers: AtomicBool,
+    empty_reads: EmptyReads,
     /// The readers that pause. Counted for each client, but not limited.
     resting: Shares,
     room: Shares,
@@ -182,6 +185,7 @@ impl Gateway {
             waiting: but_a_quarter(limits.max_waiting),
             readers: but_a_quarter(limits.max_readers),
             lacks_readers: AtomicBool::new(false),
+            empty_reads: EmptyReads::default(),
             resting: Shares::new(Semaphore::MAX_PERMITS, Semaphore::MAX_PERMITS),
             room: Shares::new(handed::ROOM, handed::ROOM_OF_ONE),
             results: Shares::new(batch::ROOM, batch::ROOM_OF_ONE),

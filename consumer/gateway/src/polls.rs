@@ -145,6 +145,11 @@ impl<T> Polls<T> {
         self.state.lock().waiting.len()
     }
 
+    /// Returns the number of readers.
+    pub(super) fn readers(&self) -> usize {
+        self.state.lock().readers.len()
+    }
+
     /// Returns true if no pull waits and no reader runs.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.state.lock();

@@ -159,7 +159,9 @@ pub(super) async fn take(
     let deadline = Instant::now() + time;
     loop {
         let shards: BTreeSet<_> = topic.shards().collect();
-        reader::start(gateway, &group, topic.shards());
+        if group.polls.readers() < shards.len() {
+            reader::start(gateway, &group, topic.shards());
+        }
         let looks = (!has_to_wait).then_some(shards);
         // Of each key, one message at most is ready.
         let ready = options.max_keys.unwrap_or(MAX_BATCH).min(options.max);

@@ -11,7 +11,7 @@ use lisa_consumer_core::internals::{BLOCK, Reading, Source, read, rest_of};
 use lisa_core::outage::Outage;
 use lisa_core::topic::Shard;
 use lisa_service::http::client::Client;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::handed::Handed;
 use super::polls::{Polls, ReaderEntry};
@@ -62,7 +62,9 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
         };
         entry = Some(own);
         shards = topic.shards().len();
-        start(&gateway, &group, topic.shards());
+        if polls.readers() < shards {
+            start(&gateway, &group, topic.shards());
+        }
         let Some(unwanted) = polls.unwanted() else {
             continue;
         };
@@ -82,6 +84,17 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
         if has_none {
             gateway.shared.lacks_readers.store(true, Ordering::Relaxed);
             block = Duration::ZERO;
+        }
+        if block.is_zero()
+            && let reads = &gateway.shared.empty_reads
+            && let Some(from) = reads.allowed_from(&connection.client(), Instant::now())
+        {
+            drop(taken);
+            let _ = shutdown
+                .draining()
+                .run_until_cancelled(sleep_until(from))
+                .await;
+            continue;
         }
         let shared = polls.reads.begin(block);
         let (is_cut, is_ended) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -110,6 +123,10 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
         match found {
             Ok(reads) if reads.is_empty() => {
                 outage.recovered();
+                if block.is_zero() {
+                    let reads = &gateway.shared.empty_reads;
+                    reads.count(connection.client(), Instant::now());
+                }
                 // A read that was cut off may not have reached Redis.
                 if !is_cut.load(Ordering::Relaxed) {
                     polls.looked(shard, joins, false);

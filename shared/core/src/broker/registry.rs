@@ -123,8 +123,8 @@ impl Broker {
         self.load(topic).await?.ok_or_else(unknown)
     }
 
-    /// Returns a topic to find a group in: from memory, or as Redis has it now if the group is not known here, since another process may
-    /// have added it.
+    /// Returns a topic to find a group in: from memory, or as Redis has it now if another process has just added the group. A group that
+    /// does not exist costs one read.
     ///
     /// # Errors
     /// As [`Broker::topic`].
@@ -134,9 +134,20 @@ impl Broker {
         group: &Group,
     ) -> Result<Arc<TopicHandle>, BrokerError> {
         let known = self.topic(topic).await?;
-        match known.groups().contains(group) {
-            true => Ok(known),
-            false => self.newest(topic).await,
+        if known.groups().contains(group) {
+            return Ok(known);
+        }
+        let Some(shard) = known.shards().next() else {
+            return Ok(known);
+        };
+        // The whole topic costs a read for each shard.
+        let Some([names]) = self.conf(known.keys(shard)?, ["groups"]).await? else {
+            return Ok(known);
+        };
+        let names: String = decode("HMGET", names)?;
+        match self.groups_in(topic, &names)?.contains(group) {
+            true => self.newest(topic).await,
+            false => Ok(known),
         }
     }
 
