@@ -11,6 +11,8 @@ use tokio::time::Instant;
 const EACH: Duration = Duration::from_micros(200);
 /// The time that a client may owe.
 const BURST: Duration = Duration::from_secs(1);
+/// The time that a client which owes more rests: for a moment, its many readers can make few reads.
+const REST: Duration = Duration::from_millis(100);
 /// The number of clients at which those that owe nothing are forgotten.
 const MANY_CLIENTS: usize = 256;
 
@@ -35,8 +37,8 @@ impl EmptyReads {
     /// Returns the time from which a client may read again; `None` if it may do so now.
     pub(super) fn allowed_from(&self, client: &Client, now: Instant) -> Option<Instant> {
         let clients = self.used_until.lock();
-        let until = clients.get(client)?;
-        until.checked_sub(BURST).filter(|from| *from > now)
+        let until = *clients.get(client)?;
+        (until > now + BURST).then(|| until - BURST + REST)
     }
 }
 
@@ -60,7 +62,7 @@ mod tests {
         assert_eq!(used(begun), 5001);
         assert_eq!(used(begun), 0);
         let later = reads.allowed_from(&client, begun).unwrap();
-        assert_eq!(later - begun, EACH);
+        assert_eq!(later - begun, EACH + REST);
         assert_eq!(used(begun + Duration::from_secs(1)), 5000);
         assert_eq!(used(begun + Duration::from_secs(100)), 5001);
         assert_eq!(reads.allowed_from(&other, begun), None);
