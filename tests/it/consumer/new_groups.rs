@@ -1,7 +1,6 @@
 //! Groups that one process adds to a topic which others know already.
 
 use super::gateways::{Site, post, pull_one};
-use super::*;
 use reqwest::Method;
 use serde_json::json;
 
