@@ -74,7 +74,7 @@ async fn an_administrator_creates_changes_rotates_and_removes_a_token() {
         "shop",
         "send, read",
         "by admin",
-        "t, shop-*",
+        "shop-*, t",
         "in the configuration",
         "operator",
     ] {
