@@ -6,6 +6,13 @@ use lisa_tests::http::Reply;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+/// Two clients of a gateway, by their tokens `abc` and `def`.
+pub(super) const TWO_CLIENTS: &str = "\
+    [[auth.tokens]]\nname = \"one\"\nscopes = [\"receive\"]\n\
+    sha256 = \"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n\
+    [[auth.tokens]]\nname = \"other\"\nscopes = [\"receive\"]\n\
+    sha256 = \"cb8379ac2098aa165029e3938a51da0bcecfc008fd6795f401178647f96c5b34\"\n";
+
 /// The programs of a test, on a private server.
 pub(super) struct Site {
     pub(super) server: Server,

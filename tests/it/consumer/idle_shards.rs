@@ -1,6 +1,6 @@
 //! Shards without messages: their blocking reads keep neither handlers nor pulls from the messages of another shard.
 
-use super::gateways::{Site, post, pull, pull_one, route, waiting};
+use super::gateways::{Site, TWO_CLIENTS, post, pull, pull_one, route, waiting};
 use super::*;
 use futures_util::future::{join_all, select_all};
 use serde_json::json;
@@ -93,13 +93,8 @@ async fn a_pull_that_stays_does_not_wait_for_the_read_of_an_idle_shard() {
 /// Without a limit, a topic with many shards could use up the connections that Redis allows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_has_a_part_of_the_connections_for_reads_and_still_gets_all_messages() {
-    // SHA-256 of "abc" and of "def".
-    let more = "consumer.gateway.max_readers = 4\n\
-        [[auth.tokens]]\nname = \"one\"\nscopes = [\"receive\"]\n\
-        sha256 = \"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n\
-        [[auth.tokens]]\nname = \"other\"\nscopes = [\"receive\"]\n\
-        sha256 = \"cb8379ac2098aa165029e3938a51da0bcecfc008fd6795f401178647f96c5b34\"\n";
-    let site = Site::start("[topics.wide]\nshards = 8\n[topics.t]", more).await;
+    let more = format!("consumer.gateway.max_readers = 4\n{TWO_CLIENTS}");
+    let site = Site::start("[topics.wide]\nshards = 8\n[topics.t]", &more).await;
     let [one, other] = ["abc", "def"].map(|token| site.api(0).clone().token(token));
     let blocked = async |expected: usize| {
         let clients: String = site.redis(&["CLIENT", "LIST"]).await;

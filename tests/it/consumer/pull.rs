@@ -1,6 +1,6 @@
 //! Pulls over HTTP, from the real programs: a manager with a producer, and two gateways.
 
-use super::gateways::{Site, post, pull, pull_one, route, waiting};
+use super::gateways::{Site, TWO_CLIENTS, post, pull, pull_one, route, waiting};
 use super::*;
 use lisa_tests::Api;
 use reqwest::Method;
@@ -370,16 +370,10 @@ async fn order_pause_scope_and_bounds_hold_for_pulls() {
     site.assert_drained("t").await;
 }
 
-/// Workers pull from two gateways, one of which is killed again and again.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_client_cannot_take_all_places_to_wait() {
-    // SHA-256 of "abc" and of "def".
-    let more = "consumer.gateway.max_waiting = 4\n\
-        [[auth.tokens]]\nname = \"one\"\nscopes = [\"receive\"]\n\
-        sha256 = \"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"\n\
-        [[auth.tokens]]\nname = \"other\"\nscopes = [\"receive\"]\n\
-        sha256 = \"cb8379ac2098aa165029e3938a51da0bcecfc008fd6795f401178647f96c5b34\"\n";
-    let site = Site::start("[topics.t]", more).await;
+    let more = format!("consumer.gateway.max_waiting = 4\n{TWO_CLIENTS}");
+    let site = Site::start("[topics.t]", &more).await;
     let path = "/v1/topics/t/groups/default/pull";
     let [one, other] = ["abc", "def"].map(|token| site.api(0).clone().token(token));
     let wait = |api: &Api| {
@@ -400,6 +394,7 @@ async fn one_client_cannot_take_all_places_to_wait() {
     }
 }
 
+/// Workers pull from two gateways, one of which is killed again and again.
 async fn all_are_acknowledged(count: usize, kills: usize) {
     let topics = "[topics.t]\nretry = { base = \"1ms\" }\nlease = \"2s\"";
     let mut site = Site::start(topics, "").await;
