@@ -54,8 +54,8 @@ pub mod internals {
     pub use crate::consumer::start_settings;
     pub use crate::process::Process;
     pub use crate::report::Counters;
-    pub use crate::resting::pause as rest_of;
-    pub use crate::shared_reads::{PATIENCE, SharedReads};
+    pub use crate::resting::rest_pause;
+    pub use crate::shared_reads::SharedReads;
     #[cfg(feature = "tokens")]
     pub use crate::token::{CONFIRM_EVERY, Claims, KeyCache, KeyError, TokenKey};
     pub use crate::worker::deliver::{decode, delivery, is_over, verdict};

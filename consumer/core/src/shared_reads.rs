@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 /// The time that a shard waits for a permit before it ends the blocking read of another one, and the shortest time between two such ends.
-pub const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The reads of shards that share permits.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl SharedReads {
         SharedRead { count, end }
     }
 
-    /// Waits for a permit of a fair semaphore. Ends a blocking read at once if the shard is busy. Then it does so every [`PATIENCE`], unless
+    /// Waits for a permit of a fair semaphore. Ends a blocking read at once if the shard is busy. Then it does so every 50 ms, unless
     /// shards take turns: their permit comes round.
     ///
     /// # Cancel safety

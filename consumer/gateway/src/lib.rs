@@ -71,7 +71,8 @@ pub struct GatewayLimits {
     /// The maximum number of pulls that wait at a time. One client has at most three quarters of them.
     pub max_waiting: usize,
     /// The maximum number of connections that wait for messages, one for each shard of a group. One client has at most three quarters of
-    /// them. Further shards are read when a pull joins, then up to 20 times a second each: those of one client up to 1,000 times together.
+    /// them. Further shards are read for each pull that does not wait, and up to 20 times a second: those of one client up to 1,000 times
+    /// together.
     pub max_readers: usize,
     /// The time limit for receiving a body, and for each line of a batch.
     pub body_timeout: Duration,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lisa_consumer_core::internals::{BLOCK, Reading, Source, read, rest_of};
+use lisa_consumer_core::internals::{BLOCK, Reading, Source, read, rest_pause};
 use lisa_core::outage::Outage;
 use lisa_core::topic::Shard;
 use lisa_service::http::client::Client;
@@ -135,7 +135,7 @@ async fn run(gateway: Gateway, group: Arc<GroupPolls>, shard: Shard, entry: Read
                     drop(taken);
                     source = Source::default();
                     connection.clear();
-                    let pause = rest_of(resting.held_by_client() + 1);
+                    let pause = rest_pause(resting.held_by_client() + 1);
                     // Cannot fail: there are as many units as a semaphore can have.
                     let _ = resting.try_add(1);
                     let rest = async {

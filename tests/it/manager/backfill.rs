@@ -98,7 +98,7 @@ async fn a_large_backfill_is_counted_first_and_requires_a_confirmation() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(
         ended.stdout,
-        "would send to a for 1440 scheduled times, except those that are sent already\n"
+        "would send to a for 1440 scheduled times, except those that are already sent\n"
     );
     // There is no terminal.
     let ended = backfill(&server, &served, "--output=table").await;

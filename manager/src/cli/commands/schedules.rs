@@ -253,7 +253,7 @@ pub(crate) async fn backfill(
             return match output.is_table() {
                 false => Ok(output.object(&found)?),
                 true => print(&format!(
-                    "would send to {} for {at_least}{times}, except those that are sent already",
+                    "would send to {} for {at_least}{times}, except those that are already sent",
                     found.topic
                 )),
             };

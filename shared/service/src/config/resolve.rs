@@ -413,7 +413,7 @@ fn gateway(table: &mut Table<'_>, auth: &AuthConfig) -> Option<GatewayConfig> {
             "max_readers",
             MAX_READERS,
             "The maximum number of connections to Redis that wait for messages, one for each shard and group that is pulled. Further \
-             shards are read when a pull begins, then up to 20 times a second.",
+             shards are read up to 20 times a second.",
         ),
         within(1..=100_000),
     );
